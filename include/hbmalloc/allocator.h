@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// File: allocator.h
+//
+// The one interface behind which every strategy stands.
+//
+//   absl::StatusOr<std::shared_ptr<hbm::Device>> device = hbm::OpenDevice("cuda:0");
+//   absl::StatusOr<hbm::Policy> policy = hbm::ParsePolicy("bfc:memory_fraction=0.5");
+//   auto allocator = hbm::MakeAllocator(*policy, *device);
+//   absl::StatusOr<void*> block = (*allocator)->Allocate(1 << 20);
+//   absl::Status freed = (*allocator)->Deallocate(*block);
+#ifndef HBMALLOC_ALLOCATOR_H_
+#define HBMALLOC_ALLOCATOR_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "hbmalloc/device.h"
+#include "hbmalloc/memory_source.h"
+#include "hbmalloc/policy.h"
+#include "hbmalloc/stats.h"
+#include "hbmalloc/stream.h"
+#include "hbmalloc/tag.h"
+
+namespace hbm {
+
+// The largest alignment that can be asked for, in bytes.
+inline constexpr std::size_t kMaxAlignment = std::size_t{2} << 20;
+// Every block is aligned to at least this many bytes.
+inline constexpr std::size_t kMinAlignment = 256;
+
+struct AllocateOptions {
+  // Bytes; a power of two up to kMaxAlignment. Less than 256 means 256.
+  std::size_t alignment = kMinAlignment;
+  // The stream whose work will use the block.
+  StreamRef stream;
+  // Unset: the thread's current tag.
+  TagId tag;
+  // How long Allocate may wait for memory; negative: the policy's max_wait.
+  absl::Duration max_wait = -absl::InfiniteDuration();
+  // elastic: backed by one physical handle that never moves while the block is
+  // live, as NCCL, RDMA and IPC registration want it. Other strategies' blocks are
+  // always so.
+  bool contiguous = false;
+};
+
+// Why a request found no memory.
+enum class OomCause {
+  kNone,           // not an out-of-memory error
+  kLimit,          // the policy's limit
+  kFragmentation,  // enough is free, but not in one piece
+  kPending,        // freed blocks are held back by streams
+  kOtherProcess,   // others on the device hold it
+  kDevice,         // the device has no more
+};
+std::string_view ToString(OomCause cause);
+
+// What TryAllocate says of a failure, without building text.
+struct AllocError {
+  absl::StatusCode code = absl::StatusCode::kOk;
+  OomCause cause = OomCause::kNone;
+};
+
+// What is known of the block that an address lies in.
+struct BlockInfo {
+  void* address = nullptr;          // the block's base
+  std::size_t requested_bytes = 0;  // as asked for
+  std::size_t chunk_bytes = 0;      // with rounding
+  StreamRef stream;                 // that it was allocated on
+  TagId tag;
+  MemoryRange region;  // the contiguous run from the source that holds it
+};
+
+enum class ChunkState { kFree, kLive, kPending };
+
+// The layout of a pool at one moment, in address order.
+struct Snapshot {
+  struct Chunk {
+    void* address = nullptr;
+    std::size_t bytes = 0;
+    std::size_t requested_bytes = 0;  // 0 unless live
+    ChunkState state = ChunkState::kFree;
+    StreamRef stream;
+    TagId tag;
+  };
+  struct Region {
+    MemoryRange range;
+    std::vector<Chunk> chunks;
+  };
+  std::vector<Region> regions;
+};
+
+struct TrimOptions {
+  // The pool is not brought below this many bytes.
+  std::size_t keep_pool_bytes = 0;
+  // How long to wait for work on freed memory to end.
+  absl::Duration max_wait = absl::ZeroDuration();
+};
+
+// All in bytes.
+struct TrimResult {
+  std::size_t released = 0;  // given back to the device by this call
+  std::size_t pending = 0;   // free, but work on it is still in flight
+  std::size_t pinned = 0;    // free, but in one piece with memory that is in use
+};
+
+// All functions are thread-safe unless they say otherwise; none throws. A
+// pointer stays valid until it is given to Deallocate or the allocator is
+// destroyed. Destroying an allocator with live blocks warns, and gives all memory
+// back once the device's work is done.
+class Allocator {
+ public:
+  Allocator(const Allocator&) = delete;
+  Allocator& operator=(const Allocator&) = delete;
+  virtual ~Allocator();
+
+  // A block of at least `bytes` bytes. Zero bytes: a null pointer and OK.
+  //   ResourceExhausted  no memory; the message is a report, GetOomCause tells
+  //                      the cause.
+  //   InvalidArgument    a bad alignment or stream.
+  //   Internal           the driver is in a state that it does not recover from.
+  // Cost: a hit calls no driver and blocks on nothing but a short lock; a miss
+  // may call the driver; waits at most max_wait for memory.
+  absl::StatusOr<void*> Allocate(std::size_t bytes, const AllocateOptions& options = {});
+
+  // The same, but never waits and builds no report: null on failure, and `why`
+  // (if given) says so. Null with why->code == kOk is a request of zero bytes.
+  void* TryAllocate(std::size_t bytes, const AllocateOptions& options = {},
+                    AllocError* why = nullptr) noexcept;
+
+  // Frees a block once the work queued so far on `after` is done. Null is OK.
+  // InvalidArgument, and nothing changes: a pointer that was never given out, that
+  // lies inside a block, or that is freed already.
+  absl::Status Deallocate(void* ptr, StreamRef after = StreamRef::OfAllocation());
+
+  // Says that the block is used on `stream` too: it is held back after its free
+  // until the work queued there by then is done. InvalidArgument as above.
+  absl::Status RecordUse(void* ptr, StreamRef stream);
+
+  // The live block that an address lies in. NotFound if there is none. The first
+  // call for an address inside a block (not its base) builds an index, in time
+  // proportional to the chunks; later ones take logarithmic time.
+  absl::StatusOr<BlockInfo> Describe(const void* ptr) const;
+
+  Stats GetStats() const;
+  // Peaks become the current values; num_allocs, num_frees, num_failures and
+  // largest_alloc_size start again.
+  void ResetPeakStats();
+  Fragmentation GetFragmentation() const;
+  // Walks every chunk: for people and tools, not for hot paths.
+  Snapshot TakeSnapshot() const;
+
+  // Gives idle memory back to the device. Calls the driver.
+  absl::StatusOr<TrimResult> Trim(const TrimOptions& options = {});
+
+  // Changes the limit. Below what is held, nothing is taken from live blocks;
+  // new memory waits until the pool is under the limit again.
+  absl::Status SetMemoryLimit(std::size_t bytes);
+
+  // The effective policy: every optional field set, after clamping.
+  const Policy& policy() const { return policy_; }
+
+ protected:
+  // What a strategy is asked for, checked already: bytes is not 0 and alignment
+  // is a power of two from 256 to kMaxAlignment.
+  struct Request {
+    std::size_t bytes;
+    std::size_t alignment;
+    StreamRef stream;
+    TagId tag;
+    bool contiguous;
+  };
+
+  explicit Allocator(Policy effective_policy);
+
+  // For strategies: freed memory became available, so callers that wait for
+  // memory look again. Cheap when nobody waits. Not called under a strategy's lock.
+  void NotifyFreed() {
+    if (waiters_.load(std::memory_order_seq_cst) != 0) WakeWaiters();
+  }
+  void SetEffectivePolicy(Policy policy) { policy_ = std::move(policy); }
+
+ private:
+  virtual void* DoAllocate(const Request& request, AllocError* why) noexcept = 0;
+  // Cancelled: the pointer is no live block's base (the base class words the error).
+  virtual absl::Status DoDeallocate(void* ptr, StreamRef after) = 0;
+  virtual absl::Status DoRecordUse(void* ptr, StreamRef stream) = 0;
+  virtual absl::StatusOr<BlockInfo> DoDescribe(const void* ptr) const = 0;
+  virtual Stats DoGetStats() const = 0;
+  virtual void DoResetPeakStats() = 0;
+  virtual Snapshot DoTakeSnapshot() const = 0;
+  virtual absl::StatusOr<TrimResult> DoTrim(const TrimOptions& options) = 0;
+  virtual absl::Status DoSetMemoryLimit(std::size_t bytes) = 0;
+
+  absl::StatusOr<void*> AllocateSlow(std::size_t bytes, const AllocateOptions& options,
+                                     AllocError why);
+  absl::Status FailedAllocation(std::size_t bytes, const AllocateOptions& options,
+                                const AllocError& why, absl::Duration waited) const;
+  absl::Status BadPointer(const void* ptr, std::string_view operation) const;
+  void WakeWaiters();
+
+  struct Waiting;
+  Policy policy_;
+  std::atomic<int> waiters_{0};
+  std::unique_ptr<Waiting> waiting_;
+};
+
+// Makes the allocator that `policy` describes. `bfc` takes its pool here.
+//   InvalidArgument    a field, its value, and what is allowed; also a strategy that
+//                      the source cannot serve (elastic without virtual memory).
+//   ResourceExhausted  the pool does not fit and on_shortage=fail, or not even
+//                      one granule fits.
+//   Unimplemented      cuda_async on a device without a driver pool.
+//   Unavailable        no driver.
+absl::StatusOr<std::unique_ptr<Allocator>> MakeAllocator(const Policy& policy,
+                                                         std::shared_ptr<Device> device);
+// The same over a runtime's own memory. The policy's fraction applies to the
+// source's total.
+absl::StatusOr<std::unique_ptr<Allocator>> MakeAllocator(const Policy& policy,
+                                                         std::shared_ptr<MemorySource> source);
+
+// Why an Allocate failed; kNone for any status that is not out of memory.
+OomCause GetOomCause(const absl::Status& status);
+
+}  // namespace hbm
+
+#endif  // HBMALLOC_ALLOCATOR_H_

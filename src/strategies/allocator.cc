@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is the same for every strategy: checks, waiting, and the words of errors.
+#include "hbmalloc/allocator.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <utility>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "core/mutex.h"
+#include "observe/log.h"
+#include "policy/pool_limit.h"
+#include "policy/text.h"
+#include "strategies/registry.h"
+
+namespace hbm {
+namespace {
+
+constexpr char kCausePayload[] = "hbmalloc/oom_cause";
+
+bool IsPowerOfTwo(std::size_t value) { return value != 0 && (value & (value - 1)) == 0; }
+
+absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
+
+}  // namespace
+
+std::string_view ToString(OomCause cause) {
+  switch (cause) {
+    case OomCause::kNone:
+      return "none";
+    case OomCause::kLimit:
+      return "limit";
+    case OomCause::kFragmentation:
+      return "fragmentation";
+    case OomCause::kPending:
+      return "pending";
+    case OomCause::kOtherProcess:
+      return "other_process";
+    case OomCause::kDevice:
+      return "device";
+  }
+  return "unknown";
+}
+
+OomCause GetOomCause(const absl::Status& status) {
+  const absl::optional<absl::Cord> payload = status.GetPayload(kCausePayload);
+  if (!payload.has_value()) return OomCause::kNone;
+  for (OomCause cause : {OomCause::kLimit, OomCause::kFragmentation, OomCause::kPending,
+                         OomCause::kOtherProcess, OomCause::kDevice}) {
+    if (*payload == View(ToString(cause))) return cause;
+  }
+  return OomCause::kNone;
+}
+
+// Callers that wait for memory sleep here; every free that finds one of them
+// moves the generation on.
+struct Allocator::Waiting {
+  core::Mutex mutex;
+  std::condition_variable_any freed;
+  std::uint64_t generation HBM_GUARDED_BY(mutex) = 0;
+};
+
+Allocator::Allocator(Policy effective_policy)
+    : policy_(std::move(effective_policy)), waiting_(std::make_unique<Waiting>()) {}
+
+Allocator::~Allocator() = default;
+
+void* Allocator::TryAllocate(std::size_t bytes, const AllocateOptions& options,
+                             AllocError* why) noexcept {
+  AllocError unused;
+  AllocError& error = why != nullptr ? *why : unused;
+  error = AllocError{};
+  if (bytes == 0) return nullptr;
+  if (!IsPowerOfTwo(options.alignment) || options.alignment > kMaxAlignment ||
+      options.stream.is_of_allocation()) {
+    error.code = absl::StatusCode::kInvalidArgument;
+    return nullptr;
+  }
+  const Request request{
+      bytes, options.alignment < kMinAlignment ? kMinAlignment : options.alignment, options.stream,
+      options.tag.value != 0 ? options.tag : CurrentTag(), options.contiguous};
+  return DoAllocate(request, &error);
+}
+
+absl::StatusOr<void*> Allocator::Allocate(std::size_t bytes, const AllocateOptions& options) {
+  AllocError why;
+  void* const block = TryAllocate(bytes, options, &why);
+  if (block != nullptr || why.code == absl::StatusCode::kOk) return block;
+  return AllocateSlow(bytes, options, why);
+}
+
+absl::StatusOr<void*> Allocator::AllocateSlow(std::size_t bytes, const AllocateOptions& options,
+                                              AllocError why) {
+  const absl::Duration max_wait =
+      options.max_wait < absl::ZeroDuration() ? policy_.max_wait : options.max_wait;
+  const absl::Time start = absl::Now();
+  if (why.code != absl::StatusCode::kResourceExhausted || max_wait <= absl::ZeroDuration()) {
+    return FailedAllocation(bytes, options, why, absl::ZeroDuration());
+  }
+  // The count is raised before the next attempt: a free that the attempt does not
+  // see comes later than it and so sees the count.
+  waiters_.fetch_add(1);
+  void* block = nullptr;
+  const absl::Time deadline = start + max_wait;
+  for (;;) {
+    std::uint64_t seen;
+    {
+      core::MutexLock lock(waiting_->mutex);
+      seen = waiting_->generation;
+    }
+    block = TryAllocate(bytes, options, &why);
+    if (block != nullptr || why.code != absl::StatusCode::kResourceExhausted) break;
+    const absl::Duration left = deadline - absl::Now();
+    if (left <= absl::ZeroDuration()) break;
+    // In slices: memory that another process frees wakes nobody here.
+    const absl::Duration slice = std::min(left, absl::Milliseconds(20));
+    core::MutexLock lock(waiting_->mutex);
+    if (waiting_->generation == seen) {
+      waiting_->freed.wait_for(waiting_->mutex, absl::ToChronoNanoseconds(slice));
+    }
+  }
+  waiters_.fetch_sub(1);
+  if (block != nullptr) return block;
+  return FailedAllocation(bytes, options, why, absl::Now() - start);
+}
+
+void Allocator::WakeWaiters() {
+  {
+    core::MutexLock lock(waiting_->mutex);
+    ++waiting_->generation;
+  }
+  waiting_->freed.notify_all();
+}
+
+absl::Status Allocator::FailedAllocation(std::size_t bytes, const AllocateOptions& options,
+                                         const AllocError& why, absl::Duration waited) const {
+  if (why.code == absl::StatusCode::kInvalidArgument) {
+    if (options.stream.is_of_allocation()) {
+      return absl::InvalidArgumentError(
+          "stream: OfAllocation() has no meaning for an allocation; give the stream that will use "
+          "the block");
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("alignment: ", options.alignment,
+                     " is not allowed; it must be a power of two from 1 to ", kMaxAlignment));
+  }
+  if (why.code != absl::StatusCode::kResourceExhausted) {
+    return absl::Status(why.code, absl::StrCat("allocating ", bytes,
+                                               " bytes: the driver reported an error "
+                                               "that is not a shortage of memory; see the log"));
+  }
+  const Stats stats = GetStats();
+  std::string text =
+      absl::StrFormat("out of memory: %s asked for with alignment %d", policy::FormatBytes(bytes),
+                      static_cast<int64_t>(options.alignment));
+  if (waited > absl::ZeroDuration()) {
+    absl::StrAppend(&text, ", waited ", absl::FormatDuration(waited));
+  }
+  absl::StrAppend(
+      &text, "; cause: ", View(ToString(why.cause)), " (limit ",
+      policy::FormatBytes(static_cast<std::size_t>(stats.bytes_limit)), " set by ",
+      View(ToString(stats.limit_source)), ", pool ",
+      policy::FormatBytes(static_cast<std::size_t>(stats.pool_bytes)), ", in use ",
+      policy::FormatBytes(static_cast<std::size_t>(stats.bytes_in_use)), ", largest free chunk ",
+      policy::FormatBytes(static_cast<std::size_t>(stats.largest_free_block_bytes)), ")");
+  absl::Status status = absl::ResourceExhaustedError(text);
+  status.SetPayload(kCausePayload, absl::Cord(View(ToString(why.cause))));
+  return status;
+}
+
+absl::Status Allocator::BadPointer(const void* ptr, std::string_view operation) const {
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s: %p is not the start of a live block of this allocator; it was never "
+                      "given out, lies inside a block, or is freed already",
+                      View(operation), ptr));
+}
+
+absl::Status Allocator::Deallocate(void* ptr, StreamRef after) {
+  if (ptr == nullptr) return absl::OkStatus();
+  absl::Status status = DoDeallocate(ptr, after);
+  if (status.ok()) {
+    NotifyFreed();
+  } else if (absl::IsCancelled(status)) {
+    return BadPointer(ptr, "Deallocate");
+  }
+  return status;
+}
+
+absl::Status Allocator::RecordUse(void* ptr, StreamRef stream) {
+  if (ptr == nullptr) return absl::OkStatus();
+  if (!stream.is_handle()) {
+    return absl::InvalidArgumentError("RecordUse: give the stream on which the block is used");
+  }
+  absl::Status status = DoRecordUse(ptr, stream);
+  return absl::IsCancelled(status) ? BadPointer(ptr, "RecordUse") : status;
+}
+
+absl::StatusOr<BlockInfo> Allocator::Describe(const void* ptr) const { return DoDescribe(ptr); }
+
+Stats Allocator::GetStats() const { return DoGetStats(); }
+
+void Allocator::ResetPeakStats() { DoResetPeakStats(); }
+
+Fragmentation Allocator::GetFragmentation() const {
+  const Stats stats = DoGetStats();
+  const auto ratio = [](std::int64_t a, std::int64_t b) {
+    return b == 0 ? 0.0 : static_cast<double>(a) / static_cast<double>(b);
+  };
+  Fragmentation figures;
+  figures.free_bytes = stats.pool_bytes - stats.bytes_in_use;
+  figures.largest_free_bytes = stats.largest_free_block_bytes;
+  if (figures.free_bytes > 0) {
+    figures.external = 1.0 - ratio(figures.largest_free_bytes, figures.free_bytes);
+  }
+  if (stats.bytes_in_use > 0) {
+    figures.rounding_waste = 1.0 - ratio(stats.requested_bytes, stats.bytes_in_use);
+  }
+  figures.utilization = ratio(stats.bytes_in_use, stats.pool_bytes);
+  figures.peak_utilization = ratio(stats.peak_bytes_in_use, stats.peak_pool_bytes);
+  return figures;
+}
+
+Snapshot Allocator::TakeSnapshot() const { return DoTakeSnapshot(); }
+
+absl::StatusOr<TrimResult> Allocator::Trim(const TrimOptions& options) { return DoTrim(options); }
+
+absl::Status Allocator::SetMemoryLimit(std::size_t bytes) {
+  absl::Status status = DoSetMemoryLimit(bytes);
+  if (status.ok()) NotifyFreed();
+  return status;
+}
+
+namespace {
+
+Policy EffectivePolicy(Policy policy, bool is_cuda) {
+  Strategy strategy = policy.strategy.value_or(Strategy::kBfc);
+  if (strategy == Strategy::kBfc && policy.preallocate == false) strategy = Strategy::kOnDemand;
+  policy.strategy = strategy;
+  if (!policy.preallocate.has_value()) policy.preallocate = strategy == Strategy::kBfc;
+  if (!policy.stream_mode.has_value()) {
+    policy.stream_mode = is_cuda ? StreamMode::kOrdered : StreamMode::kSingle;
+  }
+  return policy;
+}
+
+absl::StatusOr<std::unique_ptr<Allocator>> Make(const Policy& given, std::shared_ptr<Device> device,
+                                                std::shared_ptr<MemorySource> source) {
+  if (absl::Status valid = ValidatePolicy(given); !valid.ok()) return valid;
+  strategies::StrategyContext context;
+  context.policy = EffectivePolicy(given, device != nullptr && device->IsCuda());
+  if (source == nullptr) {
+    absl::StatusOr<std::shared_ptr<MemorySource>> made = device->MakeSource(context.policy);
+    if (!made.ok()) return made.status();
+    source = *std::move(made);
+  }
+  const absl::StatusOr<MemoryInfo> memory = source->GetMemoryInfo();
+  if (!memory.ok()) return memory.status();
+  const absl::StatusOr<policy::PoolLimit> limit =
+      policy::ComputePoolLimit(context.policy, *memory, source->Granularity());
+  if (!limit.ok()) return limit.status();
+  context.limit = *limit;
+  context.device = std::move(device);
+  context.source = std::move(source);
+  const strategies::StrategyFactory make = strategies::FindStrategy(*context.policy.strategy);
+  if (make == nullptr) {
+    return absl::UnimplementedError(absl::StrCat(
+        "strategy: ", View(ToString(*context.policy.strategy)), " is not built into this library"));
+  }
+  return make(std::move(context));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Allocator>> MakeAllocator(const Policy& policy,
+                                                         std::shared_ptr<Device> device) {
+  if (device == nullptr) return absl::InvalidArgumentError("device: must not be null");
+  return Make(policy, std::move(device), nullptr);
+}
+
+absl::StatusOr<std::unique_ptr<Allocator>> MakeAllocator(const Policy& policy,
+                                                         std::shared_ptr<MemorySource> source) {
+  if (source == nullptr) return absl::InvalidArgumentError("source: must not be null");
+  return Make(policy, nullptr, std::move(source));
+}
+
+}  // namespace hbm
