@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sources/host_device.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "policy/text.h"
+#include "sources/device_spec.h"
+#include "sources/host_source.h"
+
+namespace hbm::sources {
+namespace {
+
+constexpr std::size_t kMaxBytes = std::size_t{64} << 40;  // half of what a process can address
+
+std::size_t MachineBytes() {
+  const long pages = sysconf(_SC_PHYS_PAGES);
+  const long page = sysconf(_SC_PAGE_SIZE);
+  if (pages <= 0 || page <= 0) return std::size_t{1} << 30;
+  return static_cast<std::size_t>(pages) * static_cast<std::size_t>(page);
+}
+
+std::string NewUuid() {
+  static std::atomic<int> count{0};
+  return absl::StrCat("host-", getpid(), "-", count.fetch_add(1));
+}
+
+}  // namespace
+
+HostDevice::HostDevice(std::string name, std::size_t bytes)
+    : name_(std::move(name)), uuid_(NewUuid()), capacity_(std::make_shared<Capacity>(bytes)) {}
+
+absl::StatusOr<MemoryInfo> HostDevice::GetMemoryInfo() {
+  return MemoryInfo{capacity_->total(), capacity_->available()};
+}
+
+absl::StatusOr<std::shared_ptr<MemorySource>> HostDevice::MakeSource(const Policy& /*policy*/) {
+  return std::make_shared<HostSource>(capacity_);
+}
+
+absl::StatusOr<std::shared_ptr<Device>> OpenHostDevice(std::string_view text) {
+  const absl::StatusOr<DeviceSpec> spec = DeviceSpec::Parse(text);
+  if (!spec.ok()) return spec.status();
+  if (!spec->options.empty()) {
+    return spec->Error(spec->options.front(), "no such option; host takes none");
+  }
+  if (spec->main.value.empty()) return std::make_shared<HostDevice>("host", MachineBytes());
+  const absl::StatusOr<std::size_t> bytes = spec->Bytes(spec->main);
+  if (!bytes.ok()) return bytes.status();
+  if (*bytes < kHostGranuleBytes || *bytes > kMaxBytes) {
+    return spec->Error(spec->main, "the capacity must be from 2MiB to 64TiB");
+  }
+  return std::make_shared<HostDevice>(absl::StrCat("host:", policy::FormatBytesExact(*bytes)),
+                                      *bytes);
+}
+
+}  // namespace hbm::sources
