@@ -39,8 +39,9 @@ struct MemoryFraction {
   double start = 0.75;
   std::optional<double> cap;  // unset: fixed, the pool does not grow past start
 
+  // A cap that equals the start is no cap.
   friend bool operator==(const MemoryFraction& a, const MemoryFraction& b) {
-    return a.start == b.start && a.cap == b.cap;
+    return a.start == b.start && a.cap.value_or(a.start) == b.cap.value_or(b.start);
   }
 };
 

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Policies as text, both ways.
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "hbmalloc/policy.h"
+#include "policy/fields.h"
+#include "policy/nearest.h"
+#include "policy/text.h"
+#include "policy/values.h"
+
+namespace hbm {
+namespace {
+
+using policy::Field;
+using policy::View;
+
+// A value as it goes into an error: never a screenful.
+std::string_view Excerpt(std::string_view text) { return text.substr(0, 80); }
+
+absl::Status UnknownField(std::string_view name) {
+  std::vector<std::string_view> names;
+  std::string allowed;
+  for (const Field& field : policy::Fields()) {
+    names.push_back(field.name);
+    absl::StrAppend(&allowed, allowed.empty() ? "" : ", ", View(field.name));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", View(Excerpt(name)), "\" is no field of a policy; did you mean ",
+                   View(policy::Nearest(name, names)), "? The fields are: ", allowed));
+}
+
+class Parser {
+ public:
+  absl::Status Assign(std::string_view name, std::string_view value) {
+    const Field* const field = policy::FindField(name);
+    if (field == nullptr) return UnknownField(name);
+    if (!seen_.insert(field->name).second) {
+      return FieldError(*field, Excerpt(value), "is a second value; give each field once");
+    }
+    if (value.empty()) return FieldError(*field, value, "is no value");
+    const absl::Status parsed = field->parse(value, policy_);
+    if (parsed.ok()) return parsed;
+    return FieldError(*field, Excerpt(value), View(parsed));
+  }
+
+  // "NAME=VALUE", the number'th of the text.
+  absl::Status Read(std::string_view assignment, int number) {
+    const std::size_t equals = assignment.find('=');
+    if (equals == std::string_view::npos) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", View(Excerpt(assignment)), "\", part ", number,
+                       ", is not FIELD=VALUE; the form is STRATEGY:FIELD=VALUE,FIELD=VALUE"));
+    }
+    return Assign(policy::Trim(assignment.substr(0, equals)),
+                  policy::Trim(assignment.substr(equals + 1)));
+  }
+
+  const Policy& policy() const { return policy_; }
+
+ private:
+  Policy policy_;
+  std::set<std::string_view> seen_;
+};
+
+}  // namespace
+
+absl::StatusOr<Policy> ParsePolicy(std::string_view spec) {
+  std::string_view text = policy::Trim(spec);
+  Parser parser;
+  // What stands before the first colon, or alone, is the strategy.
+  const std::size_t mark = text.find_first_of(":=,");
+  if (!text.empty() && (mark == std::string_view::npos || text[mark] == ':')) {
+    const absl::Status named = parser.Assign("strategy", policy::Trim(text.substr(0, mark)));
+    if (!named.ok()) return named;
+    if (mark == std::string_view::npos) return parser.policy();
+    text = text.substr(mark + 1);
+    if (text.empty()) return absl::InvalidArgumentError("no fields follow the colon; leave it out");
+  }
+  if (!text.empty()) {
+    int number = 0;
+    for (const absl::string_view part : absl::StrSplit(View(text), ',')) {
+      const absl::Status read = parser.Read(policy::Trim({part.data(), part.size()}), ++number);
+      if (!read.ok()) return read;
+    }
+  }
+  if (absl::Status valid = ValidatePolicy(parser.policy()); !valid.ok()) return valid;
+  return parser.policy();
+}
+
+std::string ToString(const Policy& policy) {
+  const Policy defaults;
+  std::string text;
+  if (policy.strategy.has_value()) text = std::string(ToString(*policy.strategy));
+  bool first = true;
+  for (const Field& field : policy::Fields()) {
+    if (field.name == "strategy" || field.equal(policy, defaults)) continue;
+    absl::StrAppend(&text,
+                    !first         ? ","
+                    : text.empty() ? ""
+                                   : ":",
+                    View(field.name), "=", field.print(policy));
+    first = false;
+  }
+  return text;
+}
+
+std::string_view ToString(Strategy strategy) {
+  for (const policy::Named<Strategy>& named : policy::Names(strategy)) {
+    if (named.value == strategy) return named.name;
+  }
+  return "unknown";
+}
+
+}  // namespace hbm

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policy/values.h"
+
+#include <set>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+namespace hbm::policy {
+namespace {
+
+constexpr int kMaxOrdinal = 1023;
+
+}  // namespace
+
+absl::StatusOr<Ordinals::Value> Ordinals::Parse(std::string_view text) {
+  Value ordinals;
+  for (const absl::string_view part : absl::StrSplit(View(Trim(text)), ';')) {
+    const std::string_view word = Trim({part.data(), part.size()});
+    int ordinal = -1;
+    const bool digits = word.find_first_not_of("0123456789") == std::string_view::npos;
+    if (!digits || !absl::SimpleAtoi(View(word), &ordinal)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", View(word), "\" in it is no ordinal of a device"));
+    }
+    ordinals.push_back(ordinal);
+  }
+  return ordinals;
+}
+
+std::string Ordinals::Print(const Value& value) { return absl::StrJoin(value, ";"); }
+
+bool Ordinals::Contains(const Value& value) {
+  std::set<int> seen;
+  for (const int ordinal : value) {
+    if (ordinal < 0 || ordinal > kMaxOrdinal || !seen.insert(ordinal).second) return false;
+  }
+  return true;
+}
+
+const std::vector<Named<Strategy>>& Names(Strategy /*unused*/) {
+  static const auto* const names =
+      new std::vector<Named<Strategy>>{{Strategy::kBfc, "bfc"},
+                                       {Strategy::kOnDemand, "on_demand"},
+                                       {Strategy::kPlatform, "platform"},
+                                       {Strategy::kCudaAsync, "cuda_async"},
+                                       {Strategy::kElastic, "elastic"}};
+  return *names;
+}
+
+const std::vector<Named<FractionOf>>& Names(FractionOf /*unused*/) {
+  static const auto* const names = new std::vector<Named<FractionOf>>{{FractionOf::kTotal, "total"},
+                                                                      {FractionOf::kFree, "free"}};
+  return *names;
+}
+
+const std::vector<Named<OnShortage>>& Names(OnShortage /*unused*/) {
+  static const auto* const names = new std::vector<Named<OnShortage>>{
+      {OnShortage::kShrink, "shrink"}, {OnShortage::kFail, "fail"}};
+  return *names;
+}
+
+const std::vector<Named<MemoryKind>>& Names(MemoryKind /*unused*/) {
+  static const auto* const names =
+      new std::vector<Named<MemoryKind>>{{MemoryKind::kDevice, "device"},
+                                         {MemoryKind::kUnified, "unified"},
+                                         {MemoryKind::kPinnedHost, "pinned_host"}};
+  return *names;
+}
+
+const std::vector<Named<StreamMode>>& Names(StreamMode /*unused*/) {
+  static const auto* const names = new std::vector<Named<StreamMode>>{
+      {StreamMode::kSingle, "single"}, {StreamMode::kOrdered, "ordered"}};
+  return *names;
+}
+
+}  // namespace hbm::policy
