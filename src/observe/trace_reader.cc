@@ -26,8 +26,9 @@ struct CloseFile {
 
 absl::StatusOr<std::string> ReadWholeFile(const std::string& file) {
   const std::unique_ptr<std::FILE, CloseFile> opened(std::fopen(file.c_str(), "rb"));
-  if (opened == nullptr)
+  if (opened == nullptr) {
     return absl::ErrnoToStatus(errno, absl::StrCat(file, ": cannot be opened"));
+  }
   std::string data;
   std::array<char, 1 << 16> piece;
   for (;;) {

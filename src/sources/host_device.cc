@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdint>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,8 +18,8 @@ namespace {
 constexpr std::size_t kMaxBytes = std::size_t{64} << 40;  // half of what a process can address
 
 std::size_t MachineBytes() {
-  const long pages = sysconf(_SC_PHYS_PAGES);
-  const long page = sysconf(_SC_PAGE_SIZE);
+  const std::int64_t pages = sysconf(_SC_PHYS_PAGES);
+  const std::int64_t page = sysconf(_SC_PAGE_SIZE);
   if (pages <= 0 || page <= 0) return std::size_t{1} << 30;
   return static_cast<std::size_t>(pages) * static_cast<std::size_t>(page);
 }
