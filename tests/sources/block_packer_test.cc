@@ -49,7 +49,12 @@ TEST(BlockPacker, GranulesGoBackAloneThoughTheyTouch) {
   EXPECT_EQ(packer.Remove(blocks[2], kGranule / 2), 0u);
   EXPECT_EQ(packer.Remove(blocks[4], kGranule / 2), 0u);
   EXPECT_EQ(packer.Remove(blocks[3], kGranule / 2), 2 * kGranule);
+  // What the neighbours have free is still there.
   EXPECT_EQ(packer.Place(kGranule, 512), 0u);
+  EXPECT_EQ(packer.Place(kGranule / 2, 512), blocks[1]);
+  EXPECT_EQ(packer.Place(kGranule / 2, 512), blocks[4]);
+  EXPECT_EQ(packer.Remove(blocks[1], kGranule / 2), 0u);
+  EXPECT_EQ(packer.Remove(blocks[4], kGranule / 2), 0u);
   EXPECT_EQ(packer.Remove(blocks[5], kGranule / 2), 3 * kGranule);
   EXPECT_EQ(packer.Remove(blocks[0], kGranule / 2), 1 * kGranule);
   EXPECT_EQ(packer.Place(512, 512), 0u);
