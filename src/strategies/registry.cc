@@ -1,8 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "strategies/registry.h"
 
+#include "strategies/platform.h"
+#include "strategies/pool.h"
+
 namespace hbm::strategies {
 
-StrategyFactory FindStrategy(Strategy /*strategy*/) { return nullptr; }
+StrategyFactory FindStrategy(Strategy strategy) {
+  switch (strategy) {
+    case Strategy::kBfc:
+    case Strategy::kOnDemand:
+      return &MakePool;
+    case Strategy::kPlatform:
+      return &MakePlatform;
+    case Strategy::kCudaAsync:
+    case Strategy::kElastic:
+      break;
+  }
+  return nullptr;
+}
 
 }  // namespace hbm::strategies

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// File: best_fit.h
+//
+// XLA's best fit with coalescing: regions are cut into chunks, a request gets the
+// smallest free chunk that fits and of those the lowest, and what is freed becomes
+// one with its free neighbours.
+//
+//   BestFit fit({/*max_waste=*/128 << 20, /*ordered=*/false});
+//   fit.AddRegion(address, bytes);
+//   ChunkId block = fit.Allocate({.requested = 1000, .rounded = 1024});
+//   ...
+//   if (ChunkId id = fit.TakeLive(pointer)) fit.Free(id);
+//
+// Thread-compatible: the owner locks. Nothing here calls a driver.
+//
+// Orders. With `ordered`, each free chunk says whose work may still use it: order
+// 0 (kSafe) nobody's, order s that of stream s. A request of order s is met from
+// chunks of orders 0 and s, whichever has the better fit. Only chunks of equal
+// order coalesce. Promote makes chunks safe. Without `ordered` there is order 0
+// only, at no cost.
+#ifndef HBMALLOC_CORE_BEST_FIT_H_
+#define HBMALLOC_CORE_BEST_FIT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "core/address_map.h"
+#include "core/chunk_table.h"
+#include "core/free_index.h"
+
+namespace hbm::core {
+
+// Sizes and addresses are multiples of this many bytes.
+inline constexpr std::uint64_t kChunkUnit = 256;
+
+// Rounded up to whole units; 0 for what no chunk can hold.
+inline std::uint64_t RoundToChunk(std::uint64_t bytes) {
+  return bytes > kMaxChunkBytes ? 0 : (bytes + kChunkUnit - 1) & ~(kChunkUnit - 1);
+}
+
+class BestFit {
+ public:
+  struct Options {
+    // A chunk is handed out whole if what would be split off is under this many
+    // bytes, and under the request's size.
+    std::uint64_t max_waste = std::uint64_t{128} << 20;
+    bool ordered = false;
+  };
+  struct Request {
+    std::uint64_t requested = 0;           // bytes asked for, over 0
+    std::uint64_t rounded = 0;             // RoundToChunk of it, over 0
+    std::uint64_t alignment = kChunkUnit;  // a power of two, at least kChunkUnit
+    OrderId order = kSafe;
+    std::uint64_t stream = 0;  // only remembered
+    std::uint32_t tag = 0;     // only remembered
+  };
+  struct Region {
+    std::uint64_t address = 0;
+    std::uint64_t bytes = 0;
+    ChunkId first = kNoChunk;
+    std::uint64_t end() const { return address + bytes; }
+  };
+
+  explicit BestFit(const Options& options)
+      : max_waste_(options.max_waste), ordered_(options.ordered) {
+    orders_.resize(1);
+  }
+  BestFit(const BestFit&) = delete;
+  BestFit& operator=(const BestFit&) = delete;
+
+  // The region becomes one free, safe chunk. False if there is no host memory for
+  // its record. Requires that it overlaps no other region, starts at a unit and is
+  // a whole number of units, at most kMaxChunkBytes.
+  bool AddRegion(std::uint64_t address, std::uint64_t bytes);
+  // Whether all of the region is one free, safe chunk.
+  bool IsIdle(const Region& region) const;
+  // Takes out an idle region.
+  void RemoveRegion(std::uint64_t address);
+  // In order of address.
+  const std::vector<Region>& regions() const { return regions_; }
+  // The region that holds an address; null if none does.
+  const Region* RegionOf(std::uint64_t address) const;
+
+  // kNoChunk if no free chunk fits.
+  ChunkId Allocate(const Request& request);
+
+  // The live block at exactly this address; kNoChunk if there is none.
+  ChunkId FindLive(std::uint64_t address) const {
+    return live_.Find(address, StartsAt{*this, address});
+  }
+  // The same, and ends its life: Free or Hold must follow.
+  ChunkId TakeLive(std::uint64_t address) {
+    const ChunkId id = live_.Take(address, StartsAt{*this, address});
+    if (by_address_ != nullptr && id != kNoChunk) by_address_->erase(address);
+    return id;
+  }
+  // The live block that holds an address. The first call builds an index of all
+  // live blocks, which is kept from then on.
+  ChunkId FindLiveHolding(std::uint64_t address);
+
+  // A taken or held chunk becomes free. `sequence` never falls within an order.
+  void Free(ChunkId id, OrderId order = kSafe, std::uint64_t sequence = 0);
+  // A taken chunk is kept out of reach until Free.
+  void Hold(ChunkId id) { chunks_[id].SetHeld(); }
+
+  // Makes sure that chunks of this order can be freed; false if there is no memory.
+  bool EnsureOrder(OrderId order);
+  // The order's chunks whose latest free is not after `up_to` become safe.
+  void Promote(OrderId order, std::uint64_t up_to);
+  // Free bytes of an order.
+  std::uint64_t FreeBytes(OrderId order) const {
+    return order < orders_.size() && orders_[order] != nullptr ? orders_[order]->bytes : 0;
+  }
+  // Free bytes of all orders but kSafe.
+  std::uint64_t unsafe_bytes() const { return unsafe_bytes_; }
+
+  // The size of the largest free chunk of any order; 0 if there is none.
+  std::uint64_t LargestFree() const;
+  // The same of one order.
+  std::uint64_t LargestFree(OrderId order) const;
+
+  const Chunk& chunk(ChunkId id) const { return chunks_[id]; }
+  // Meaningful if the chunk has_details() or this is ordered.
+  const ChunkDetails& details(ChunkId id) const { return chunks_.details(id); }
+  OrderId OrderOf(ChunkId id) const { return ordered_ ? chunks_.details(id).order : kSafe; }
+  bool ordered() const { return ordered_; }
+
+  // Bytes of host memory in use.
+  std::size_t BookkeepingBytes() const;
+
+ private:
+  // The free chunks of one order but kSafe. The queue lists them by their latest
+  // free, so that promoting touches only what becomes safe.
+  struct Order {
+    FreeIndex index;
+    std::uint64_t bytes = 0;
+    ChunkId queue_head = kNoChunk;
+    ChunkId queue_tail = kNoChunk;
+  };
+
+  struct StartsAt {
+    const BestFit& fit;
+    std::uint64_t address;
+    bool operator()(ChunkId id) const { return fit.chunks_[id].address == address; }
+  };
+
+  FreeIndex& IndexOf(OrderId order) { return order == kSafe ? safe_ : orders_[order]->index; }
+  FreeKey KeyOf(ChunkId id) const {
+    return FreeKey::Make(chunks_[id].size, chunks_[id].address, id);
+  }
+  bool CanMerge(ChunkId id, OrderId order) const {
+    return id != kNoChunk && chunks_[id].is_free() &&
+           (!ordered_ || chunks_.details(id).order == order);
+  }
+
+  bool ReserveForAllocate(OrderId order) {
+    return chunks_.HasSpare(2) && live_.Reserve() && safe_.Reserve(2) &&
+           (order == kSafe || (EnsureOrder(order) && orders_[order]->index.Reserve(2)));
+  }
+  FreeKey Search(const Request& request, const FreeIndex& index) const;
+  FreeKey SearchAligned(const Request& request, const FreeIndex& index) const;
+  // Puts a free chunk into its order's index and, at the end, its queue.
+  void Enlist(ChunkId id, OrderId order, std::uint64_t sequence);
+  void Delist(ChunkId id, OrderId order);
+  void QueueAppend(Order& order, ChunkId id);
+  void QueueInsertAfter(Order& order, ChunkId where, ChunkId id);
+  void QueueRemove(Order& order, ChunkId id);
+  void UnlinkAfter(ChunkId id);
+  ChunkId SplitAt(ChunkId id, std::uint64_t offset);
+  ChunkId Coalesce(ChunkId id, OrderId order);
+
+  ChunkTable chunks_;
+  AddressMap live_;
+  const std::uint64_t max_waste_;
+  const bool ordered_;
+  std::uint64_t unsafe_bytes_ = 0;
+  FreeIndex safe_;
+  std::vector<std::unique_ptr<Order>> orders_;  // [0] is not used
+  std::vector<Region> regions_;
+  std::unique_ptr<absl::btree_map<std::uint64_t, ChunkId>> by_address_;
+};
+
+}  // namespace hbm::core
+
+#endif  // HBMALLOC_CORE_BEST_FIT_H_

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "strategies/platform.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "observe/log.h"
+#include "policy/text.h"
+
+namespace hbm::strategies {
+namespace {
+
+std::uintptr_t AddressOf(const void* ptr) { return reinterpret_cast<std::uintptr_t>(ptr); }
+
+Policy Effective(const StrategyContext& context) {
+  Policy policy = context.policy;
+  policy.memory_limit = context.limit.bytes;
+  return policy;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Allocator>> MakePlatform(StrategyContext context) {
+  return std::unique_ptr<Allocator>(std::make_unique<Platform>(std::move(context)));
+}
+
+Platform::Platform(StrategyContext context)
+    : Allocator(Effective(context)),
+      device_(context.device),
+      source_(context.source),
+      granularity_(std::max<std::size_t>(source_->Granularity(), kMinAlignment)),
+      limit_(context.limit.bytes),
+      limit_source_(context.limit.source) {}
+
+Platform::~Platform() {
+  core::MutexLock source_lock(source_mutex_);
+  core::MutexLock lock(mutex_);
+  if (blocks_.empty()) return;
+  observe::LogWarning(
+      absl::StrCat("an allocator is destroyed while ", blocks_.size(), " blocks of ",
+                   policy::FormatBytes(static_cast<std::size_t>(counters_.requested)),
+                   " are live; their memory goes back to the device"));
+  if (Timeline* const timeline = source_->timeline(); timeline != nullptr) {
+    timeline->WaitForDevice().IgnoreError();
+  }
+  for (const auto& [address, block] : blocks_) source_->ReleaseBlock(block.range).IgnoreError();
+}
+
+std::size_t Platform::HeldLocked() const {
+  const std::size_t held = source_->HeldBytes();
+  return held != 0 ? held : block_bytes_;
+}
+
+void Platform::UpdatePeakLocked() { peak_held_ = std::max(peak_held_, HeldLocked()); }
+
+void* Platform::Failed(AllocError error, AllocError* why) {
+  core::MutexLock lock(mutex_);
+  ++counters_.failures;
+  *why = error;
+  return nullptr;
+}
+
+// The limit allows the request, but the device has no room: whose is it?
+AllocError Platform::Exhausted() {
+  const absl::StatusOr<MemoryInfo> memory = source_->GetMemoryInfo();
+  std::size_t held;
+  {
+    core::MutexLock lock(mutex_);
+    held = HeldLocked();
+  }
+  const std::size_t taken = memory.ok() ? memory->total - std::min(memory->total, memory->free) : 0;
+  const bool others = taken > held && taken - held >= granularity_;
+  return {absl::StatusCode::kResourceExhausted,
+          others ? OomCause::kOtherProcess : OomCause::kDevice};
+}
+
+void* Platform::DoAllocate(const Request& request, AllocError* why) noexcept {
+  constexpr AllocError kOverLimit{absl::StatusCode::kResourceExhausted, OomCause::kLimit};
+  core::MutexLock source_lock(source_mutex_);
+  std::size_t limit;
+  {
+    core::MutexLock lock(mutex_);
+    limit = limit_;
+    if (request.bytes > limit) {
+      ++counters_.failures;
+      *why = kOverLimit;
+      return nullptr;
+    }
+  }
+  const absl::StatusOr<MemoryRange> range =
+      source_->AllocateBlock(request.bytes, request.alignment);
+  if (!range.ok()) {
+    if (absl::IsResourceExhausted(range.status())) return Failed(Exhausted(), why);
+    observe::LogWarning(absl::StrCat("platform: ", range.status().ToString()));
+    return Failed({range.status().code(), OomCause::kNone}, why);
+  }
+  // What a request adds to what is held only the source knows: sharing granules,
+  // it may be nothing.
+  bool over;
+  {
+    core::MutexLock lock(mutex_);
+    block_bytes_ += range->bytes;
+    over = HeldLocked() > limit;
+  }
+  const bool aligned = AddressOf(range->address) % request.alignment == 0;
+  if (over || !aligned) {
+    source_->ReleaseBlock(*range).IgnoreError();
+    {
+      core::MutexLock lock(mutex_);
+      block_bytes_ -= range->bytes;
+    }
+    if (over) return Failed(kOverLimit, why);
+    observe::LogWarning("platform: the memory source gave a block that is not aligned as asked");
+    return Failed({absl::StatusCode::kInternal, OomCause::kNone}, why);
+  }
+  core::MutexLock lock(mutex_);
+  UpdatePeakLocked();
+  blocks_.emplace(AddressOf(range->address),
+                  Block{*range, request.bytes, request.stream, request.tag, {}});
+  counters_.Allocated(range->bytes, request.bytes);
+  return range->address;
+}
+
+absl::Status Platform::WaitFor(StreamRef stream) {
+  Timeline& timeline = *source_->timeline();
+  const absl::StatusOr<Timeline::Marker> marker = timeline.Record(stream);
+  if (!marker.ok()) return marker.status();
+  absl::Status waited;
+  const absl::StatusOr<bool> done = timeline.IsDone(*marker);
+  if (!done.ok()) {
+    waited = done.status();
+  } else if (!*done) {
+    const absl::Time start = absl::Now();
+    waited = timeline.WaitOnHost(*marker, absl::InfiniteDuration());
+    core::MutexLock lock(mutex_);
+    ++waits_;
+    wait_nanoseconds_ += absl::ToInt64Nanoseconds(absl::Now() - start);
+  }
+  timeline.Forget(*marker);
+  return waited;
+}
+
+absl::Status Platform::WaitForUsers(const Block& block, StreamRef after) {
+  if (source_->timeline() == nullptr || after.is_synchronized()) return absl::OkStatus();
+  const StreamRef last = after.is_of_allocation() ? block.stream : after;
+  if (last.is_handle()) {
+    if (absl::Status waited = WaitFor(last); !waited.ok()) return waited;
+  }
+  for (StreamRef stream : block.used_on) {
+    if (absl::Status waited = WaitFor(stream); !waited.ok()) return waited;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Platform::DoDeallocate(void* ptr, StreamRef after) {
+  Block block;
+  {
+    // Out of the table first: of two frees of one block, the second finds nothing.
+    core::MutexLock lock(mutex_);
+    const auto found = blocks_.find(AddressOf(ptr));
+    if (found == blocks_.end()) return absl::CancelledError();
+    block = std::move(found->second);
+    blocks_.erase(found);
+  }
+  absl::Status released = WaitForUsers(block, after);
+  core::MutexLock source_lock(source_mutex_);
+  if (released.ok()) released = source_->ReleaseBlock(block.range);
+  core::MutexLock lock(mutex_);
+  if (!released.ok()) {
+    blocks_.emplace(AddressOf(ptr), std::move(block));
+    return released;
+  }
+  block_bytes_ -= block.range.bytes;
+  counters_.Freed(block.range.bytes, block.requested);
+  return released;
+}
+
+absl::Status Platform::DoRecordUse(void* ptr, StreamRef stream) {
+  core::MutexLock lock(mutex_);
+  const auto found = blocks_.find(AddressOf(ptr));
+  if (found == blocks_.end()) return absl::CancelledError();
+  if (source_->timeline() == nullptr) return absl::OkStatus();
+  std::vector<StreamRef>& used_on = found->second.used_on;
+  if (std::find(used_on.begin(), used_on.end(), stream) == used_on.end()) {
+    used_on.push_back(stream);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<BlockInfo> Platform::DoDescribe(const void* ptr) const {
+  core::MutexLock lock(mutex_);
+  auto after = blocks_.upper_bound(AddressOf(ptr));
+  if (after != blocks_.begin()) {
+    const Block& block = (--after)->second;
+    if (AddressOf(ptr) - after->first < block.range.bytes) {
+      return BlockInfo{block.range.address, block.requested, block.range.bytes,
+                       block.stream,        block.tag,       block.range};
+    }
+  }
+  return absl::NotFoundError(
+      absl::StrCat("no live block of this allocator holds the address ", AddressOf(ptr)));
+}
+
+Stats Platform::DoGetStats() const {
+  Stats stats;
+  {
+    core::MutexLock lock(mutex_);
+    counters_.AddTo(stats);
+    stats.bytes_limit = static_cast<std::int64_t>(limit_);
+    stats.limit_source = limit_source_;
+    stats.pool_bytes = static_cast<std::int64_t>(HeldLocked());
+    stats.peak_pool_bytes = static_cast<std::int64_t>(peak_held_);
+    stats.num_regions = static_cast<std::int64_t>(blocks_.size());
+    stats.num_waits = waits_;
+    stats.wait_nanoseconds = wait_nanoseconds_;
+  }
+  const DriverUse use = source_->GetDriverUse();
+  stats.driver_calls = static_cast<std::int64_t>(use.calls);
+  stats.driver_nanoseconds = static_cast<std::int64_t>(use.nanoseconds);
+  return stats;
+}
+
+void Platform::DoResetPeakStats() {
+  core::MutexLock lock(mutex_);
+  counters_.ResetPeaks();
+  peak_held_ = HeldLocked();
+}
+
+Snapshot Platform::DoTakeSnapshot() const {
+  core::MutexLock lock(mutex_);
+  Snapshot snapshot;
+  for (const auto& [address, block] : blocks_) {
+    Snapshot::Region& region = snapshot.regions.emplace_back();
+    region.range = block.range;
+    region.chunks.push_back({block.range.address, block.range.bytes, block.requested,
+                             ChunkState::kLive, block.stream, block.tag});
+  }
+  return snapshot;
+}
+
+absl::StatusOr<TrimResult> Platform::DoTrim(const TrimOptions& /*options*/) { return TrimResult{}; }
+
+absl::Status Platform::DoSetMemoryLimit(std::size_t bytes) {
+  const std::size_t limit = bytes / granularity_ * granularity_;
+  if (limit == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "memory limit: ", bytes, " is under one granule of the source, ", granularity_, " bytes"));
+  }
+  core::MutexLock lock(mutex_);
+  limit_ = limit;
+  limit_source_ = LimitSource::kSetMemoryLimit;
+  return absl::OkStatus();
+}
+
+}  // namespace hbm::strategies

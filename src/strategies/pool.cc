@@ -1,0 +1,501 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "strategies/pool.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "observe/log.h"
+#include "policy/text.h"
+
+namespace hbm::strategies {
+namespace {
+
+using core::ChunkId;
+using core::kChunkUnit;
+using core::kNoChunk;
+using core::RoundToChunk;
+
+std::uint64_t AddressOf(const void* ptr) { return reinterpret_cast<std::uintptr_t>(ptr); }
+
+void* PointerTo(std::uint64_t address) {
+  return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
+std::uint64_t FloorToUnit(std::uint64_t bytes) { return bytes / kChunkUnit * kChunkUnit; }
+
+// XLA's factor, and its precision: products of sizes above 16 MiB are rounded, and
+// placements after a shortage depend on it.
+std::uint64_t BackOff(std::uint64_t bytes) {
+  constexpr float kFactor = 0.9F;
+  const auto less = static_cast<std::uint64_t>(static_cast<float>(bytes) * kFactor);
+  const std::uint64_t rounded = RoundToChunk(less);
+  return rounded < bytes ? rounded : bytes - std::min(bytes, kChunkUnit);
+}
+
+core::BestFit::Options FitOptions(const StrategyContext& context) {
+  core::BestFit::Options options;
+  const double fraction = context.policy.fragmentation_fraction;
+  if (fraction > 0) {
+    options.max_waste =
+        static_cast<std::uint64_t>(fraction * static_cast<double>(context.limit.bytes));
+  }
+  return options;
+}
+
+std::uint64_t FirstRegionBytes(const StrategyContext& context) {
+  if (*context.policy.preallocate) return RoundToChunk(context.limit.start_bytes);
+  const std::uint64_t growth = context.policy.growth;
+  return RoundToChunk(std::min<std::uint64_t>(context.limit.bytes, growth));
+}
+
+Policy Effective(const StrategyContext& context) {
+  Policy policy = context.policy;
+  policy.memory_limit = context.limit.bytes;
+  return policy;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Allocator>> MakePool(StrategyContext context) {
+  const bool preallocate = *context.policy.preallocate;
+  auto pool = std::make_unique<Pool>(std::move(context));
+  if (preallocate) {
+    if (absl::Status taken = pool->Preallocate(); !taken.ok()) return taken;
+  }
+  return std::unique_ptr<Allocator>(std::move(pool));
+}
+
+Pool::Pool(StrategyContext context)
+    : Allocator(Effective(context)),
+      device_(context.device),
+      source_(context.source),
+      granularity_(std::max<std::uint64_t>(source_->Granularity(), kChunkUnit)),
+      start_bytes_(FloorToUnit(context.limit.start_bytes)),
+      quarantine_bytes_(context.policy.quarantine),
+      garbage_collection_(context.policy.garbage_collection),
+      next_region_bytes_(std::max(FirstRegionBytes(context), kChunkUnit)),
+      fit_(FitOptions(context)),
+      limit_(context.limit.bytes),
+      limit_source_(context.limit.source) {}
+
+Pool::~Pool() {
+  core::MutexLock growth_lock(growth_mutex_);
+  std::vector<core::BestFit::Region> regions;
+  std::int64_t live = 0;
+  std::int64_t live_bytes = 0;
+  {
+    core::MutexLock lock(mutex_);
+    regions = fit_.regions();
+    for (const core::BestFit::Region& region : regions) {
+      for (ChunkId id = region.first; id != kNoChunk; id = fit_.chunk(id).next) {
+        if (fit_.chunk(id).is_live()) ++live;
+      }
+    }
+    live_bytes = counters_.requested;
+  }
+  if (live != 0) {
+    observe::LogWarning(absl::StrCat("an allocator is destroyed while ", live, " blocks of ",
+                                     policy::FormatBytes(static_cast<std::size_t>(live_bytes)),
+                                     " are live; their memory goes back to the device"));
+  }
+  // Work on live or just freed blocks may still be in flight.
+  if (Timeline* const timeline = source_->timeline(); timeline != nullptr && !regions.empty()) {
+    timeline->WaitForDevice().IgnoreError();
+  }
+  for (const core::BestFit::Region& region : regions) {
+    const absl::Status released = source_->ReleaseRegion({PointerTo(region.address), region.bytes});
+    if (!released.ok()) {
+      observe::LogWarning(absl::StrCat("giving a region back: ", released.ToString()));
+    }
+  }
+}
+
+absl::Status Pool::Preallocate() {
+  core::MutexLock growth_lock(growth_mutex_);
+  // A pool that may not shrink is had whole or not at all.
+  const bool may_shrink = policy().on_shortage == OnShortage::kShrink;
+  absl::Status grown = Grow(may_shrink ? kChunkUnit : start_bytes_, nullptr, nullptr);
+  std::uint64_t got;
+  {
+    core::MutexLock lock(mutex_);
+    got = pool_bytes_;
+    if (grown.ok() && got < start_bytes_) {
+      shrunk_to_ = got;
+      limit_source_ = LimitSource::kShortage;
+    }
+    // A pool that may grow past its start does so as on_demand does.
+    if (limit_ > start_bytes_) {
+      next_region_bytes_ = std::max(RoundToChunk(policy().growth), kChunkUnit);
+    }
+  }
+  if (!grown.ok()) {
+    if (!absl::IsResourceExhausted(grown)) return grown;
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "preallocating ", policy::FormatBytes(start_bytes_), " of ",
+        absl::string_view(source_->Name().data(), source_->Name().size()), ": ", grown.message(),
+        may_shrink ? "; not even the smallest pool fits"
+                   : "; on_shortage=shrink would take less, memory_fraction, memory_limit and "
+                     "reserve say how much is asked for"));
+  }
+  if (got < start_bytes_) ReportShortage(start_bytes_);
+  return absl::OkStatus();
+}
+
+void Pool::ReportShortage(std::uint64_t wanted) {
+  std::uint64_t got;
+  {
+    core::MutexLock lock(mutex_);
+    got = pool_bytes_;
+  }
+  Policy policy = this->policy();
+  policy.memory_limit = got;
+  SetEffectivePolicy(std::move(policy));
+  observe::LogWarning(absl::StrCat(
+      "preallocation: ", policy::FormatBytes(wanted), " did not fit in ",
+      absl::string_view(source_->Name().data(), source_->Name().size()), "; the pool is ",
+      policy::FormatBytes(got), ". on_shortage=fail makes this an error"));
+}
+
+std::size_t Pool::BookkeepingBytes() const {
+  core::MutexLock lock(mutex_);
+  return fit_.BookkeepingBytes() + sizeof(*this) - sizeof(fit_);
+}
+
+void* Pool::AllocateLocked(const core::BestFit::Request& request) {
+  const ChunkId id = fit_.Allocate(request);
+  if (__builtin_expect(id == kNoChunk, 0)) return nullptr;
+  const core::Chunk& chunk = fit_.chunk(id);
+  counters_.Allocated(chunk.size, request.requested);
+  return PointerTo(chunk.address);
+}
+
+void* Pool::DoAllocate(const Request& request, AllocError* why) noexcept {
+  core::BestFit::Request fit_request;
+  fit_request.requested = request.bytes;
+  fit_request.rounded = RoundToChunk(request.bytes);
+  fit_request.alignment = request.alignment;
+  fit_request.stream = request.stream.value();
+  fit_request.tag = request.tag.value;
+  if (__builtin_expect(fit_request.rounded != 0, 1)) {
+    core::MutexLock lock(mutex_);
+    void* const block = AllocateLocked(fit_request);
+    if (__builtin_expect(block != nullptr, 1)) return block;
+  }
+  return AllocateSlow(fit_request, why);
+}
+
+void* Pool::AllocateSlow(const core::BestFit::Request& request, AllocError* why) {
+  if (request.rounded == 0) {
+    core::MutexLock lock(mutex_);
+    ++counters_.failures;
+    *why = {absl::StatusCode::kResourceExhausted, OomCause::kLimit};
+    return nullptr;
+  }
+  core::MutexLock growth_lock(growth_mutex_);
+  {
+    // Another thread may have grown the pool while this one waited for the lock.
+    core::MutexLock lock(mutex_);
+    void* block = AllocateLocked(request);
+    if (block == nullptr && FlushQuarantineLocked()) block = AllocateLocked(request);
+    if (block != nullptr) return block;
+  }
+  // A region starts at least at a unit: beyond that, alignment may cost a prefix.
+  const std::uint64_t bytes = request.rounded + request.alignment - kChunkUnit;
+  void* block = nullptr;
+  absl::Status grown = Grow(bytes, &request, &block);
+  if (absl::IsResourceExhausted(grown) && garbage_collection_) {
+    std::uint64_t idle = 0;
+    std::uint64_t available = 0;
+    {
+      core::MutexLock lock(mutex_);
+      for (const core::BestFit::Region& region : fit_.regions()) {
+        if (fit_.IsIdle(region)) idle += region.bytes;
+      }
+      available = AvailableLocked();
+    }
+    if (idle != 0 && available + idle >= bytes && ReleaseIdleRegions(0, 0).ok()) {
+      grown = Grow(bytes, &request, &block);
+    }
+  }
+  if (block != nullptr) return block;
+  *why = Exhausted(request.rounded, grown);
+  return nullptr;
+}
+
+absl::Status Pool::Grow(std::uint64_t bytes, const core::BestFit::Request* request, void** block) {
+  std::uint64_t available;
+  {
+    core::MutexLock lock(mutex_);
+    available = AvailableLocked();
+  }
+  if (bytes > available) return absl::ResourceExhaustedError("the limit is reached");
+  bool enlarged = false;
+  while (bytes > next_region_bytes_) {
+    next_region_bytes_ *= 2;
+    enlarged = true;
+  }
+  const absl::StatusOr<MemoryRange> range =
+      TakeFromSource(bytes, std::min(next_region_bytes_, available));
+  if (!range.ok()) return range.status();
+  if (!enlarged && next_region_bytes_ <= core::kMaxChunkBytes / 2) next_region_bytes_ *= 2;
+  return AddRegion(*range, request, block);
+}
+
+// The most that the source gives, in steps of a tenth less.
+absl::StatusOr<MemoryRange> Pool::TakeFromSource(std::uint64_t least, std::uint64_t most) {
+  for (std::uint64_t bytes = most;;) {
+    absl::StatusOr<MemoryRange> range = source_->AllocateRegion(bytes);
+    if (range.ok() || !absl::IsResourceExhausted(range.status())) return range;
+    bytes = BackOff(bytes);
+    if (bytes < least || bytes == 0) return range;
+  }
+}
+
+absl::Status Pool::AddRegion(MemoryRange range, const core::BestFit::Request* request,
+                             void** block) {
+  const std::uint64_t address = AddressOf(range.address);
+  const bool usable = address != 0 && address % kChunkUnit == 0 && range.bytes >= kChunkUnit &&
+                      range.bytes % kChunkUnit == 0 && range.bytes <= core::kMaxChunkBytes;
+  bool added = false;
+  if (usable) {
+    core::MutexLock lock(mutex_);
+    added = fit_.AddRegion(address, range.bytes);
+    if (added) {
+      pool_bytes_ += range.bytes;
+      peak_pool_bytes_ = std::max(peak_pool_bytes_, pool_bytes_);
+      if (request != nullptr) *block = AllocateLocked(*request);
+    }
+  }
+  if (added) return absl::OkStatus();
+  source_->ReleaseRegion(range).IgnoreError();
+  if (usable) return absl::ResourceExhaustedError("the host has no memory for the books");
+  return absl::InternalError(absl::StrCat("the memory source gave a region that is not aligned to ",
+                                          kChunkUnit, " bytes or not a multiple of it: address ",
+                                          address, ", ", range.bytes, " bytes"));
+}
+
+AllocError Pool::Exhausted(std::uint64_t bytes, const absl::Status& growth) {
+  AllocError error{absl::StatusCode::kResourceExhausted, OomCause::kLimit};
+  std::uint64_t pool;
+  std::uint64_t available;
+  std::uint64_t free;
+  {
+    core::MutexLock lock(mutex_);
+    ++counters_.failures;
+    pool = pool_bytes_;
+    available = AvailableLocked();
+    free = pool - static_cast<std::uint64_t>(counters_.in_use) - quarantined_;
+  }
+  if (!growth.ok() && !absl::IsResourceExhausted(growth)) {
+    observe::LogWarning(absl::StrCat("getting memory: ", growth.ToString()));
+    return {growth.code(), OomCause::kNone};
+  }
+  if (free >= bytes) {
+    error.cause = OomCause::kFragmentation;
+  } else if (bytes <= available) {
+    // The limit would have allowed it. Who has the rest of the device?
+    const absl::StatusOr<MemoryInfo> memory = source_->GetMemoryInfo();
+    const std::uint64_t taken =
+        memory.ok() ? memory->total - std::min(memory->free, memory->total) : 0;
+    const std::uint64_t others = taken - std::min(taken, pool);
+    error.cause = others >= granularity_ ? OomCause::kOtherProcess : OomCause::kDevice;
+  }
+  return error;
+}
+
+absl::Status Pool::DoDeallocate(void* ptr, StreamRef /*after*/) {
+  core::MutexLock lock(mutex_);
+  const ChunkId id = fit_.TakeLive(AddressOf(ptr));
+  if (__builtin_expect(id == kNoChunk, 0)) return absl::CancelledError();
+  const core::Chunk& chunk = fit_.chunk(id);
+  counters_.Freed(chunk.size, chunk.requested());
+  if (__builtin_expect(quarantine_bytes_ != 0, 0)) {
+    HoldBackLocked(id);
+  } else {
+    fit_.Free(id);
+  }
+  return absl::OkStatus();
+}
+
+void Pool::HoldBackLocked(ChunkId id) {
+  fit_.Hold(id);
+  quarantine_.push_back(id);
+  quarantined_ += fit_.chunk(id).size;
+  while (quarantined_ > quarantine_bytes_) {
+    const ChunkId oldest = quarantine_.front();
+    quarantine_.pop_front();
+    quarantined_ -= fit_.chunk(oldest).size;
+    fit_.Free(oldest);
+  }
+}
+
+bool Pool::FlushQuarantineLocked() {
+  if (quarantine_.empty()) return false;
+  for (ChunkId id : quarantine_) fit_.Free(id);
+  quarantine_.clear();
+  quarantined_ = 0;
+  return true;
+}
+
+absl::Status Pool::DoRecordUse(void* ptr, StreamRef /*stream*/) {
+  core::MutexLock lock(mutex_);
+  return fit_.FindLive(AddressOf(ptr)) != kNoChunk ? absl::OkStatus() : absl::CancelledError();
+}
+
+namespace {
+
+// A stream's bits as they were given.
+StreamRef StreamOf(std::uint64_t value) {
+  if (value == StreamRef::Synchronized().value()) return StreamRef::Synchronized();
+  return StreamRef::FromHandle(PointerTo(value));
+}
+
+}  // namespace
+
+absl::StatusOr<BlockInfo> Pool::DoDescribe(const void* ptr) const {
+  core::MutexLock lock(mutex_);
+  const ChunkId id = ptr == nullptr ? kNoChunk : fit_.FindLiveHolding(AddressOf(ptr));
+  if (id == kNoChunk) {
+    return absl::NotFoundError(
+        absl::StrCat("no live block of this allocator holds the address ", AddressOf(ptr)));
+  }
+  const core::Chunk& chunk = fit_.chunk(id);
+  BlockInfo info;
+  info.address = PointerTo(chunk.address);
+  info.requested_bytes = chunk.requested();
+  info.chunk_bytes = chunk.size;
+  if (chunk.has_details()) {
+    info.stream = StreamOf(fit_.details(id).stream_or_sequence);
+    info.tag = TagId{fit_.details(id).tag_or_queue_prev};
+  }
+  const core::BestFit::Region* const region = fit_.RegionOf(chunk.address);
+  info.region = {PointerTo(region->address), region->bytes};
+  return info;
+}
+
+Stats Pool::DoGetStats() const {
+  Stats stats;
+  {
+    core::MutexLock lock(mutex_);
+    counters_.AddTo(stats);
+    const std::uint64_t limit = shrunk_to_ == 0 ? limit_ : std::max(shrunk_to_, pool_bytes_);
+    stats.bytes_limit = static_cast<std::int64_t>(limit);
+    stats.limit_source = limit_source_;
+    stats.largest_free_block_bytes = static_cast<std::int64_t>(fit_.LargestFree());
+    stats.pool_bytes = static_cast<std::int64_t>(pool_bytes_);
+    stats.peak_pool_bytes = static_cast<std::int64_t>(peak_pool_bytes_);
+    stats.num_regions = static_cast<std::int64_t>(fit_.regions().size());
+    stats.pending_bytes = static_cast<std::int64_t>(fit_.unsafe_bytes() + quarantined_);
+  }
+  const DriverUse use = source_->GetDriverUse();
+  stats.driver_calls = static_cast<std::int64_t>(use.calls);
+  stats.driver_nanoseconds = static_cast<std::int64_t>(use.nanoseconds);
+  return stats;
+}
+
+void Pool::DoResetPeakStats() {
+  core::MutexLock lock(mutex_);
+  counters_.ResetPeaks();
+  peak_pool_bytes_ = pool_bytes_;
+}
+
+Snapshot Pool::DoTakeSnapshot() const {
+  core::MutexLock lock(mutex_);
+  Snapshot snapshot;
+  for (const core::BestFit::Region& region : fit_.regions()) {
+    Snapshot::Region& out = snapshot.regions.emplace_back();
+    out.range = {PointerTo(region.address), region.bytes};
+    for (ChunkId id = region.first; id != kNoChunk; id = fit_.chunk(id).next) {
+      const core::Chunk& chunk = fit_.chunk(id);
+      Snapshot::Chunk& piece = out.chunks.emplace_back();
+      piece.address = PointerTo(chunk.address);
+      piece.bytes = chunk.size;
+      if (chunk.is_free()) {
+        piece.state = fit_.OrderOf(id) == core::kSafe ? ChunkState::kFree : ChunkState::kPending;
+        continue;
+      }
+      piece.state = chunk.is_live() ? ChunkState::kLive : ChunkState::kPending;
+      if (chunk.is_live()) piece.requested_bytes = chunk.requested();
+      if (!chunk.has_details()) continue;
+      piece.stream = StreamOf(fit_.details(id).stream_or_sequence);
+      piece.tag = TagId{fit_.details(id).tag_or_queue_prev};
+    }
+  }
+  return snapshot;
+}
+
+absl::StatusOr<std::size_t> Pool::ReleaseIdleRegions(std::uint64_t keep, std::uint64_t enough) {
+  std::vector<core::BestFit::Region> idle;
+  {
+    core::MutexLock lock(mutex_);
+    std::uint64_t left = pool_bytes_;
+    const auto& regions = fit_.regions();
+    for (auto region = regions.rbegin(); region != regions.rend() && left > enough; ++region) {
+      if (!fit_.IsIdle(*region) || left < keep || left - keep < region->bytes) continue;
+      idle.push_back(*region);
+      left -= region->bytes;
+    }
+    for (const core::BestFit::Region& region : idle) fit_.RemoveRegion(region.address);
+  }
+  if (idle.empty()) return std::size_t{0};
+  absl::Status failed;
+  // Work on what was freed may still be in flight, and a driver that unmaps does
+  // not wait for it.
+  if (Timeline* const timeline = source_->timeline(); timeline != nullptr) {
+    failed.Update(timeline->WaitForDevice());
+  }
+  // Its bytes count as held until the source has them back.
+  std::size_t released = 0;
+  for (const core::BestFit::Region& region : idle) {
+    if (failed.ok())
+      failed.Update(source_->ReleaseRegion({PointerTo(region.address), region.bytes}));
+    core::MutexLock lock(mutex_);
+    if (failed.ok()) {
+      released += region.bytes;
+      pool_bytes_ -= region.bytes;
+    } else {
+      fit_.AddRegion(region.address, region.bytes);
+    }
+  }
+  if (!failed.ok()) return failed;
+  return released;
+}
+
+absl::StatusOr<TrimResult> Pool::DoTrim(const TrimOptions& options) {
+  core::MutexLock growth_lock(growth_mutex_);
+  const absl::StatusOr<std::size_t> released = ReleaseIdleRegions(options.keep_pool_bytes, 0);
+  if (!released.ok()) return released.status();
+  TrimResult result;
+  result.released = *released;
+  core::MutexLock lock(mutex_);
+  std::uint64_t idle = 0;
+  for (const core::BestFit::Region& region : fit_.regions()) {
+    if (fit_.IsIdle(region)) idle += region.bytes;
+  }
+  result.pending = fit_.unsafe_bytes() + quarantined_;
+  result.pinned =
+      pool_bytes_ - static_cast<std::uint64_t>(counters_.in_use) - result.pending - idle;
+  return result;
+}
+
+absl::Status Pool::DoSetMemoryLimit(std::size_t bytes) {
+  const std::uint64_t limit = bytes / granularity_ * granularity_;
+  if (limit == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "memory limit: ", bytes, " is under one granule of the source, ", granularity_, " bytes"));
+  }
+  core::MutexLock growth_lock(growth_mutex_);
+  {
+    core::MutexLock lock(mutex_);
+    limit_ = limit;
+    limit_source_ = LimitSource::kSetMemoryLimit;
+    shrunk_to_ = 0;
+    if (pool_bytes_ <= limit_) return absl::OkStatus();
+  }
+  return ReleaseIdleRegions(0, limit).status();
+}
+
+}  // namespace hbm::strategies

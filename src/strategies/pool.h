@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// File: pool.h
+//
+// The strategies bfc and on_demand: XLA's best fit (core/best_fit.h) over regions
+// from a memory source. bfc takes its pool when it is made, on_demand takes
+// regions as they are needed, each twice the last.
+//
+//   absl::StatusOr<std::unique_ptr<Allocator>> pool = MakePool(std::move(context));
+//
+// Two locks. mutex_ guards the books and is held for tens of nanoseconds;
+// growth_mutex_ is held around calls of the source, and never taken while mutex_
+// is held, so that hits go on while another thread waits for the driver.
+#ifndef HBMALLOC_STRATEGIES_POOL_H_
+#define HBMALLOC_STRATEGIES_POOL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "core/best_fit.h"
+#include "core/mutex.h"
+#include "hbmalloc/allocator.h"
+#include "strategies/counters.h"
+#include "strategies/registry.h"
+
+namespace hbm::strategies {
+
+absl::StatusOr<std::unique_ptr<Allocator>> MakePool(StrategyContext context);
+
+class Pool final : public Allocator {
+ public:
+  explicit Pool(StrategyContext context);
+  ~Pool() override;
+
+  // Takes the pool that the policy wants at the start.
+  absl::Status Preallocate();
+
+  // Bytes of host memory that the books take.
+  std::size_t BookkeepingBytes() const;
+
+ private:
+  void* DoAllocate(const Request& request, AllocError* why) noexcept override;
+  absl::Status DoDeallocate(void* ptr, StreamRef after) override;
+  absl::Status DoRecordUse(void* ptr, StreamRef stream) override;
+  absl::StatusOr<BlockInfo> DoDescribe(const void* ptr) const override;
+  Stats DoGetStats() const override;
+  void DoResetPeakStats() override;
+  Snapshot DoTakeSnapshot() const override;
+  absl::StatusOr<TrimResult> DoTrim(const TrimOptions& options) override;
+  absl::Status DoSetMemoryLimit(std::size_t bytes) override;
+
+  // The books' part of a request: a free chunk, or null.
+  void* AllocateLocked(const core::BestFit::Request& request) HBM_REQUIRES(mutex_);
+  // The rest: more memory from the source.
+  void* AllocateSlow(const core::BestFit::Request& request, AllocError* why)
+      HBM_EXCLUDES(mutex_, growth_mutex_);
+  // Adds a region of at least `bytes`, by XLA's rules. If `request` is given, it is
+  // met before anybody else sees the region, and `block` is its address.
+  absl::Status Grow(std::uint64_t bytes, const core::BestFit::Request* request, void** block)
+      HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
+  absl::StatusOr<MemoryRange> TakeFromSource(std::uint64_t least, std::uint64_t most)
+      HBM_REQUIRES(growth_mutex_);
+  absl::Status AddRegion(MemoryRange range, const core::BestFit::Request* request, void** block)
+      HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
+  // Gives idle regions back, largest addresses first, while the pool stays at or
+  // above `keep` bytes and until it is at most `enough`.
+  absl::StatusOr<std::size_t> ReleaseIdleRegions(std::uint64_t keep, std::uint64_t enough)
+      HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
+  // What a request that must fail is told.
+  AllocError Exhausted(std::uint64_t bytes, const absl::Status& growth) HBM_REQUIRES(growth_mutex_)
+      HBM_EXCLUDES(mutex_);
+  std::uint64_t AvailableLocked() const HBM_REQUIRES(mutex_) {
+    return limit_ > pool_bytes_ ? (limit_ - pool_bytes_) / core::kChunkUnit * core::kChunkUnit : 0;
+  }
+  void HoldBackLocked(core::ChunkId id) HBM_REQUIRES(mutex_);
+  bool FlushQuarantineLocked() HBM_REQUIRES(mutex_);
+  void ReportShortage(std::uint64_t wanted);
+
+  const std::shared_ptr<Device> device_;  // kept alive, and before the source
+  const std::shared_ptr<MemorySource> source_;
+  const std::uint64_t granularity_;
+  const std::uint64_t start_bytes_;
+  const std::uint64_t quarantine_bytes_;
+  const bool garbage_collection_;
+
+  core::Mutex growth_mutex_;
+  std::uint64_t next_region_bytes_ HBM_GUARDED_BY(growth_mutex_);
+
+  mutable core::Mutex mutex_;
+  mutable core::BestFit fit_ HBM_GUARDED_BY(mutex_);
+  BlockCounters counters_ HBM_GUARDED_BY(mutex_);
+  std::uint64_t limit_ HBM_GUARDED_BY(mutex_);
+  LimitSource limit_source_ HBM_GUARDED_BY(mutex_);
+  std::uint64_t shrunk_to_ HBM_GUARDED_BY(mutex_) = 0;  // 0: the pool is as large as asked for
+  std::uint64_t pool_bytes_ HBM_GUARDED_BY(mutex_) = 0;
+  std::uint64_t peak_pool_bytes_ HBM_GUARDED_BY(mutex_) = 0;
+  std::deque<core::ChunkId> quarantine_ HBM_GUARDED_BY(mutex_);
+  std::uint64_t quarantined_ HBM_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace hbm::strategies
+
+#endif  // HBMALLOC_STRATEGIES_POOL_H_
