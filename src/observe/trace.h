@@ -53,6 +53,7 @@ struct Trace {
   std::uint64_t unknown_frees = 0;                 // frees of pointers that were not live
   std::vector<std::string> unknown_free_examples;  // the first few: "line 7: 0x1000"
   std::uint64_t times_out_of_order = 0;            // events moved up to the time before them
+  std::vector<std::string> notes;                  // what else a reader of figures should know
 
   std::int64_t DurationMicroseconds() const { return events.empty() ? 0 : events.back().time_us; }
 };

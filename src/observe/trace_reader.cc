@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "observe/gunzip.h"
+#include "observe/pytorch_snapshot.h"
 #include "observe/rmm_csv.h"
 
 namespace hbm::observe {
@@ -61,11 +62,13 @@ std::string NameOf(std::string_view file) {
 // The one place that tells formats apart.
 absl::StatusOr<Trace> ParseByContent(std::string_view data, std::string_view file) {
   if (LooksLikeRmmCsv(data)) return ParseRmmCsv(data, file);
+  if (LooksLikePyTorchSnapshot(data)) return ParsePyTorchSnapshot(data, file);
   if (data.empty()) return absl::InvalidArgumentError(absl::StrCat(View(file), ": is empty"));
   return absl::InvalidArgumentError(
       absl::StrCat(View(file),
                    ":1: not a trace that this program knows: RMM's log begins with a line such as "
-                   "Thread,Time,Action,Pointer,Size,Stream"));
+                   "Thread,Time,Action,Pointer,Size,Stream, a PyTorch snapshot is a pickle of "
+                   "protocol 2 to 5"));
 }
 
 }  // namespace
