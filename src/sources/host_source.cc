@@ -55,7 +55,7 @@ class HostSource::Mapper final : public VirtualMemory {
 
   ~Mapper() override {
     for (const auto& [start, bytes] : table_.reservations()) {
-      munmap(reinterpret_cast<void*>(start), bytes);  // NOLINT(performance-no-int-to-ptr)
+      munmap(reinterpret_cast<void*>(start), bytes);
     }
   }
 

@@ -28,7 +28,7 @@ constexpr std::size_t RoundUp(std::size_t bytes, std::size_t unit) {
 }
 
 void* Pointer(std::uintptr_t address) {
-  return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr): no memory there
+  return reinterpret_cast<void*>(address);
 }
 
 std::uintptr_t AddressOf(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
