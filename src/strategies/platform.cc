@@ -123,6 +123,11 @@ void* Platform::DoAllocate(const Request& request, AllocError* why) noexcept {
   return range->address;
 }
 
+absl::Duration Platform::Now() const {
+  SimulatedClock* const clock = device_ == nullptr ? nullptr : device_->simulated_clock();
+  return clock != nullptr ? clock->Now() : absl::Now() - absl::UnixEpoch();
+}
+
 absl::Status Platform::WaitFor(StreamRef stream) {
   Timeline& timeline = *source_->timeline();
   const absl::StatusOr<Timeline::Marker> marker = timeline.Record(stream);
@@ -132,11 +137,11 @@ absl::Status Platform::WaitFor(StreamRef stream) {
   if (!done.ok()) {
     waited = done.status();
   } else if (!*done) {
-    const absl::Time start = absl::Now();
+    const absl::Duration start = Now();
     waited = timeline.WaitOnHost(*marker, absl::InfiniteDuration());
     core::MutexLock lock(mutex_);
     ++waits_;
-    wait_nanoseconds_ += absl::ToInt64Nanoseconds(absl::Now() - start);
+    wait_nanoseconds_ += absl::ToInt64Nanoseconds(Now() - start);
   }
   timeline.Forget(*marker);
   return waited;

@@ -61,6 +61,8 @@ class Platform final : public Allocator {
   AllocError Exhausted();
   absl::Status WaitForUsers(const Block& block, StreamRef after);
   absl::Status WaitFor(StreamRef stream);
+  // The clock that waiting moves: the device's own where it is simulated.
+  absl::Duration Now() const;
 
   const std::shared_ptr<Device> device_;  // kept alive, and before the source
   const std::shared_ptr<MemorySource> source_;
