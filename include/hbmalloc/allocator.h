@@ -199,6 +199,10 @@ class Allocator {
   virtual Snapshot DoTakeSnapshot() const = 0;
   virtual absl::StatusOr<TrimResult> DoTrim(const TrimOptions& options) = 0;
   virtual absl::Status DoSetMemoryLimit(std::size_t bytes) = 0;
+  // What the device has now, for reports. Unavailable if it cannot be asked.
+  virtual absl::StatusOr<MemoryInfo> DoGetDeviceMemory() const {
+    return absl::UnavailableError("the strategy does not ask its device");
+  }
 
   absl::StatusOr<void*> AllocateSlow(std::size_t bytes, const AllocateOptions& options,
                                      AllocError why);

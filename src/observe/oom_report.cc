@@ -54,7 +54,10 @@ std::string LimitText(const OomReportInput& input) {
   return "the policy";
 }
 
-std::int64_t FreeBytes(const Stats& stats) { return stats.pool_bytes - stats.bytes_in_use; }
+std::int64_t FreeBytes(const Stats& stats) {
+  return std::max<std::int64_t>(stats.pool_bytes, 0) -
+         std::max<std::int64_t>(stats.bytes_in_use, 0);
+}
 
 // The cause in one sentence.
 std::string CauseText(const OomReportInput& input) {
@@ -158,7 +161,8 @@ void AppendMap(const Snapshot& snapshot, std::string* text) {
         double at = static_cast<double>(offset) / column_bytes;
         const double end = static_cast<double>(offset + chunk.bytes) / column_bytes;
         while (at < end) {
-          const auto column = std::min(static_cast<std::size_t>(at), kMapColumns - 1);
+          const auto column =
+              static_cast<std::size_t>(std::min(at, static_cast<double>(kMapColumns - 1)));
           const double next = std::min(end, static_cast<double>(column) + 1.0);
           if (next <= at) break;
           share[column] += next - at;

@@ -11,9 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/mutex.h"
-#include "observe/log.h"
+#include "observe/oom_report.h"
 #include "policy/pool_limit.h"
-#include "policy/text.h"
 #include "strategies/registry.h"
 
 namespace hbm {
@@ -152,21 +151,20 @@ absl::Status Allocator::FailedAllocation(std::size_t bytes, const AllocateOption
                                                " bytes: the driver reported an error "
                                                "that is not a shortage of memory; see the log"));
   }
-  const Stats stats = GetStats();
-  std::string text =
-      absl::StrFormat("out of memory: %s asked for with alignment %d", policy::FormatBytes(bytes),
-                      static_cast<int64_t>(options.alignment));
-  if (waited > absl::ZeroDuration()) {
-    absl::StrAppend(&text, ", waited ", absl::FormatDuration(waited));
+  observe::OomReportInput input;
+  input.bytes = bytes;
+  input.alignment = options.alignment;
+  input.stream = options.stream;
+  input.tag = options.tag.value != 0 ? options.tag : CurrentTag();
+  input.cause = why.cause;
+  if (waited > absl::ZeroDuration()) input.attempts.push_back({"waiting for a free", waited});
+  input.policy = policy_;
+  input.stats = GetStats();
+  input.snapshot = TakeSnapshot();
+  if (const absl::StatusOr<MemoryInfo> memory = DoGetDeviceMemory(); memory.ok()) {
+    input.device = *memory;
   }
-  absl::StrAppend(
-      &text, "; cause: ", View(ToString(why.cause)), " (limit ",
-      policy::FormatBytes(static_cast<std::size_t>(stats.bytes_limit)), " set by ",
-      View(ToString(stats.limit_source)), ", pool ",
-      policy::FormatBytes(static_cast<std::size_t>(stats.pool_bytes)), ", in use ",
-      policy::FormatBytes(static_cast<std::size_t>(stats.bytes_in_use)), ", largest free chunk ",
-      policy::FormatBytes(static_cast<std::size_t>(stats.largest_free_block_bytes)), ")");
-  absl::Status status = absl::ResourceExhaustedError(text);
+  absl::Status status = absl::ResourceExhaustedError(observe::BuildOomReport(input));
   status.SetPayload(kCausePayload, absl::Cord(View(ToString(why.cause))));
   return status;
 }

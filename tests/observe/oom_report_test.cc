@@ -51,13 +51,13 @@ OomReportInput Checkerboard(OomCause cause) {
 
 TEST(OomReportTest, FragmentationIsToldInFull) {
   EXPECT_EQ(BuildOomReport(Checkerboard(OomCause::kFragmentation)),
-            "out of memory: 1.50 GiB (1610612736 bytes) could not be allocated; cause: "
-            "fragmentation: 2.00 GiB of the pool are free, but the largest piece is 1.00 GiB\n"
+            "out of memory: 1.5 GiB (1610612736 bytes) could not be allocated; cause: "
+            "fragmentation: 2 GiB of the pool are free, but the largest piece is 1 GiB\n"
             "asked: alignment 256, stream default\n"
-            "pool: strategy bfc, holds 8.00 GiB of at most 8.00 GiB; in use 6.00 GiB (asked for: "
-            "6.00 GiB), free 2.00 GiB, largest free piece 1.00 GiB, held back 0 B\n"
+            "pool: strategy bfc, holds 8 GiB of at most 8 GiB; in use 6 GiB (asked for: "
+            "6 GiB), free 2 GiB, largest free piece 1 GiB, held back 0 B\n"
             "live, the sizes that hold the most:\n"
-            "    6.00 GiB  3 x 2.00 GiB\n"
+            "       6 GiB  3 x 2 GiB\n"
             "map, 128 MiB a character (# in use, + mostly, - partly, ~ held back, . free):\n"
             "  [################........################........################]\n"
             "what to change:\n"
@@ -96,8 +96,8 @@ TEST(OomReportTest, OthersAreToldApartFromThisAllocator) {
   OomReportInput input = Checkerboard(OomCause::kOtherProcess);
   input.device = MemoryInfo{std::size_t{80} << 30, std::size_t{1} << 30};
   EXPECT_THAT(BuildOomReport(input),
-              HasSubstr("of 80.0 GiB, 1.00 GiB are free, this allocator holds 8.00 GiB and others "
-                        "71.0 GiB"));
+              HasSubstr("of 80 GiB, 1 GiB are free, this allocator holds 8 GiB and others "
+                        "71 GiB"));
 }
 
 TEST(OomReportTest, TagsStreamsAndAttemptsAreNamed) {
@@ -108,7 +108,7 @@ TEST(OomReportTest, TagsStreamsAndAttemptsAreNamed) {
   input.attempts = {{"search", absl::Microseconds(1)}, {"wait", absl::Milliseconds(20)}};
   input.snapshot.regions[0].chunks[0].tag = RegisterTag("weights\nsecond line");
   const std::string report = BuildOomReport(input);
-  EXPECT_THAT(report, StartsWith("out of memory: 1.50 GiB (1610612736 bytes) could not be "
+  EXPECT_THAT(report, StartsWith("out of memory: 1.5 GiB (1610612736 bytes) could not be "
                                  "allocated; cause: 512 MiB are freed but held back"));
   EXPECT_THAT(report, HasSubstr("stream 0xabc, tag activations"));
   EXPECT_THAT(report, HasSubstr("tried: search (1us), wait (20ms)"));
