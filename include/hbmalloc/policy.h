@@ -37,7 +37,7 @@ enum class Strategy { kBfc, kOnDemand, kPlatform, kCudaAsync, kElastic };
 // memory_kind=unified, and then at most 16.
 struct MemoryFraction {
   double start = 0.75;
-  std::optional<double> cap;  // unset: fixed, the pool does not grow past start
+  std::optional<double> cap = std::nullopt;  // unset: fixed, the pool does not grow past start
 
   // A cap that equals the start is no cap.
   friend bool operator==(const MemoryFraction& a, const MemoryFraction& b) {
@@ -146,7 +146,8 @@ absl::StatusOr<Policy> ParsePolicy(std::string_view spec);
 // and MakeAllocator call it.
 absl::Status ValidatePolicy(const Policy& policy);
 
-// The shortest text that ParsePolicy turns into an equal policy.
+// A text that ParsePolicy turns into an equal policy, in the order above and as
+// short as it can be: fields at their defaults are left out.
 std::string ToString(const Policy& policy);
 std::string_view ToString(Strategy strategy);
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Policies as text, both ways.
-#include <optional>
-#include <set>
+#include "policy/parse.h"
+
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,11 +17,8 @@
 #include "policy/text.h"
 #include "policy/values.h"
 
-namespace hbm {
+namespace hbm::policy {
 namespace {
-
-using policy::Field;
-using policy::View;
 
 // A value as it goes into an error: never a screenful.
 std::string_view Excerpt(std::string_view text) { return text.substr(0, 80); }
@@ -28,25 +26,25 @@ std::string_view Excerpt(std::string_view text) { return text.substr(0, 80); }
 absl::Status UnknownField(std::string_view name) {
   std::vector<std::string_view> names;
   std::string allowed;
-  for (const Field& field : policy::Fields()) {
+  for (const Field& field : Fields()) {
     names.push_back(field.name);
     absl::StrAppend(&allowed, allowed.empty() ? "" : ", ", View(field.name));
   }
   return absl::InvalidArgumentError(
       absl::StrCat("\"", View(Excerpt(name)), "\" is no field of a policy; did you mean ",
-                   View(policy::Nearest(name, names)), "? The fields are: ", allowed));
+                   View(Nearest(name, names)), "? The fields are: ", allowed));
 }
 
 class Parser {
  public:
   absl::Status Assign(std::string_view name, std::string_view value) {
-    const Field* const field = policy::FindField(name);
+    const Field* const field = FindField(name);
     if (field == nullptr) return UnknownField(name);
-    if (!seen_.insert(field->name).second) {
+    if (!result_.given.insert(field->name).second) {
       return FieldError(*field, Excerpt(value), "is a second value; give each field once");
     }
     if (value.empty()) return FieldError(*field, value, "is no value");
-    const absl::Status parsed = field->parse(value, policy_);
+    const absl::Status parsed = field->parse(value, result_.policy);
     if (parsed.ok()) return parsed;
     return FieldError(*field, Excerpt(value), View(parsed));
   }
@@ -59,40 +57,51 @@ class Parser {
           absl::StrCat("\"", View(Excerpt(assignment)), "\", part ", number,
                        ", is not FIELD=VALUE; the form is STRATEGY:FIELD=VALUE,FIELD=VALUE"));
     }
-    return Assign(policy::Trim(assignment.substr(0, equals)),
-                  policy::Trim(assignment.substr(equals + 1)));
+    return Assign(Trim(assignment.substr(0, equals)), Trim(assignment.substr(equals + 1)));
   }
 
-  const Policy& policy() const { return policy_; }
+  const ParsedPolicy& result() const { return result_; }
 
  private:
-  Policy policy_;
-  std::set<std::string_view> seen_;
+  ParsedPolicy result_;
 };
 
 }  // namespace
 
-absl::StatusOr<Policy> ParsePolicy(std::string_view spec) {
-  std::string_view text = policy::Trim(spec);
+absl::StatusOr<ParsedPolicy> ParsePolicyText(std::string_view spec) {
+  std::string_view text = Trim(spec);
   Parser parser;
   // What stands before the first colon, or alone, is the strategy.
   const std::size_t mark = text.find_first_of(":=,");
   if (!text.empty() && (mark == std::string_view::npos || text[mark] == ':')) {
-    const absl::Status named = parser.Assign("strategy", policy::Trim(text.substr(0, mark)));
+    const absl::Status named = parser.Assign("strategy", Trim(text.substr(0, mark)));
     if (!named.ok()) return named;
-    if (mark == std::string_view::npos) return parser.policy();
+    if (mark == std::string_view::npos) return parser.result();
     text = text.substr(mark + 1);
     if (text.empty()) return absl::InvalidArgumentError("no fields follow the colon; leave it out");
   }
   if (!text.empty()) {
     int number = 0;
     for (const absl::string_view part : absl::StrSplit(View(text), ',')) {
-      const absl::Status read = parser.Read(policy::Trim({part.data(), part.size()}), ++number);
+      const absl::Status read = parser.Read(Trim({part.data(), part.size()}), ++number);
       if (!read.ok()) return read;
     }
   }
-  if (absl::Status valid = ValidatePolicy(parser.policy()); !valid.ok()) return valid;
-  return parser.policy();
+  if (absl::Status valid = ValidatePolicy(parser.result().policy); !valid.ok()) return valid;
+  return parser.result();
+}
+
+}  // namespace hbm::policy
+
+namespace hbm {
+
+using policy::Field;
+using policy::View;
+
+absl::StatusOr<Policy> ParsePolicy(std::string_view spec) {
+  absl::StatusOr<policy::ParsedPolicy> parsed = policy::ParsePolicyText(spec);
+  if (!parsed.ok()) return parsed.status();
+  return std::move(parsed->policy);
 }
 
 std::string ToString(const Policy& policy) {
