@@ -73,7 +73,7 @@ class Platform final : public Allocator {
 
   core::Mutex source_mutex_;  // one call of the source at a time; taken before mutex_
 
-  mutable core::Mutex mutex_;
+  mutable core::SpinLock mutex_;
   Blocks blocks_ HBM_GUARDED_BY(mutex_);
   BlockCounters counters_ HBM_GUARDED_BY(mutex_);
   std::size_t limit_ HBM_GUARDED_BY(mutex_);

@@ -92,7 +92,7 @@ class Pool final : public Allocator {
   core::Mutex growth_mutex_;
   std::uint64_t next_region_bytes_ HBM_GUARDED_BY(growth_mutex_);
 
-  mutable core::Mutex mutex_;
+  mutable core::SpinLock mutex_;
   mutable core::BestFit fit_ HBM_GUARDED_BY(mutex_);
   BlockCounters counters_ HBM_GUARDED_BY(mutex_);
   std::uint64_t limit_ HBM_GUARDED_BY(mutex_);
