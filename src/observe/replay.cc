@@ -98,7 +98,9 @@ class MemoryPass {
     pool_bytes_ = Unsigned(moment.stats.pool_bytes);
     if (index == live_.peak_event) {
       const Fragmentation fragmentation = allocator_.GetFragmentation();
-      figures_.external_fragmentation = fragmentation.external;
+      if (SharesAddressRange(allocator_.policy())) {
+        figures_.external_fragmentation = fragmentation.external;
+      }
       figures_.rounding_waste = fragmentation.rounding_waste;
     }
     if (options_.on_event != nullptr) options_.on_event(moment);

@@ -56,8 +56,9 @@ struct MemoryFigures {
   std::uint64_t wait_nanoseconds = 0;
 
   // At the moment when live bytes first reach their peak: 1 - largest free chunk /
-  // free bytes, and 1 - requested / in use.
-  double external_fragmentation = 0;
+  // free bytes (0 when nothing is free), and 1 - requested / in use. The first is
+  // unset where there are no free chunks to speak of (platform, cuda_async).
+  std::optional<double> external_fragmentation;
   double rounding_waste = 0;
   // Peak bytes in use over peak pool bytes.
   std::optional<double> utilization_at_peak;

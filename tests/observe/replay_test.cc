@@ -141,7 +141,7 @@ TEST(MeasureMemoryTest, PeaksMeansAndOffsets) {
   EXPECT_DOUBLE_EQ(figures.mean_pool_over_live.value(), 2.0);
   EXPECT_DOUBLE_EQ(figures.utilization_at_peak.value(), 1.0);
   EXPECT_DOUBLE_EQ(figures.rounding_waste, 0.5);
-  EXPECT_DOUBLE_EQ(figures.external_fragmentation, 0.0);
+  EXPECT_DOUBLE_EQ(figures.external_fragmentation.value(), 0.0);
   EXPECT_DOUBLE_EQ(figures.height_over_load.value(), (0x2000 + 25) / 150.0);
   EXPECT_EQ(figures.driver_calls, 3u);
   EXPECT_EQ(figures.driver_nanoseconds, 3000u);

@@ -228,7 +228,8 @@ figures (JSON and CSV names; bytes, and microseconds where a name ends in _us)
   waits, wait_us        times and time that callers were blocked
   external_fragmentation
                         1 - largest free chunk / free bytes, at the moment when live
-                        bytes first reach their peak; 0 when nothing is free
+                        bytes first reach their peak; 0 when nothing is free; null
+                        for platform and cuda_async, which keep no free chunks
   rounding_waste        1 - requested / in use, at that moment
   utilization_at_peak   peak_bytes_in_use / peak_pool_bytes
   height_over_load      highest end of a block above the first region's start /

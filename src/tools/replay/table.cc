@@ -15,9 +15,11 @@
 namespace hbm::replay {
 namespace {
 
-// One column: its name, how a cell reads, and the number by which less is better.
+// One column: its name and what it means, how a cell reads, and the number by
+// which less is better.
 struct Column {
   std::string_view name;
+  std::string_view meaning;
   std::string (*text)(const Result& result);
   std::optional<double> (*rank)(const Result& result);
 };
@@ -56,7 +58,9 @@ std::string Decimals(const std::optional<double>& value, int decimals) {
   return value.has_value() ? absl::StrFormat("%.*f", decimals, *value) : "-";
 }
 
-std::string Percent(double value) { return absl::StrFormat("%.1f%%", value * 100); }
+std::string Percent(const std::optional<double>& value) {
+  return value.has_value() ? absl::StrFormat("%.1f%%", *value * 100) : "-";
+}
 
 std::optional<double> PoolOverLive(const Result& result) {
   return Over(result.memory.peak_pool_bytes, result.memory.peak_live_bytes);
@@ -72,38 +76,48 @@ std::vector<Column> ColumnsFor(const std::vector<Result>& results) {
     return std::any_of(results.begin(), results.end(), has);
   };
   std::vector<Column> columns = {
-      {"strategy", [](R r) { return r.strategy; }, nullptr},
-      {"pool", [](R r) { return policy::FormatBytes(r.memory.peak_pool_bytes); }, nullptr},
-      {"pool/live", [](R r) { return Decimals(PoolOverLive(r), 3); }, PoolOverLive},
-      {"mean", [](R r) { return Decimals(r.memory.mean_pool_over_live, 2); },
+      {"strategy", "", [](R r) { return r.strategy; }, nullptr},
+      {"pool", "peak bytes held from the device",
+       [](R r) { return policy::FormatBytes(r.memory.peak_pool_bytes); }, nullptr},
+      {"pool/live", "that over the live peak", [](R r) { return Decimals(PoolOverLive(r), 3); },
+       PoolOverLive},
+      {"mean", "the same of the means over the trace's time",
+       [](R r) { return Decimals(r.memory.mean_pool_over_live, 2); },
        [](R r) { return r.memory.mean_pool_over_live; }},
   };
   if (any([](R r) { return r.searched; })) {
-    columns.push_back({"needs", [](R r) { return Decimals(NeedsOverLive(r), 3); }, NeedsOverLive});
+    columns.push_back({"needs", "smallest device that serves every request, over the live peak",
+                       [](R r) { return Decimals(NeedsOverLive(r), 3); }, NeedsOverLive});
   }
   columns.insert(columns.end(),
-                 {{"frag", [](R r) { return Percent(r.memory.external_fragmentation); }, nullptr},
-                  {"waste", [](R r) { return Percent(r.memory.rounding_waste); },
+                 {{"frag", "1 - largest free chunk / free bytes, at the live peak",
+                   [](R r) { return Percent(r.memory.external_fragmentation); }, nullptr},
+                  {"waste", "1 - requested / in use, there too",
+                   [](R r) { return Percent(r.memory.rounding_waste); },
                    [](R r) { return std::optional<double>(r.memory.rounding_waste); }},
-                  {"cold ns", [](R r) { return Decimals(r.speed.first_ns_per_event, 1); },
+                  {"cold ns", "per event, first pass",
+                   [](R r) { return Decimals(r.speed.first_ns_per_event, 1); },
                    [](R r) { return std::optional<double>(r.speed.first_ns_per_event); }}});
   if (any([](R r) { return r.speed.warm_ns_per_event.has_value(); })) {
-    columns.push_back({"warm ns", [](R r) { return Decimals(r.speed.warm_ns_per_event, 1); },
+    columns.push_back({"warm ns", "per event, median of the later passes",
+                       [](R r) { return Decimals(r.speed.warm_ns_per_event, 1); },
                        [](R r) { return r.speed.warm_ns_per_event; }});
   }
   columns.insert(
       columns.end(),
-      {{"calls", [](R r) { return Grouped(r.memory.driver_calls); },
+      {{"calls", "to the driver, first pass", [](R r) { return Grouped(r.memory.driver_calls); },
         [](R r) { return std::optional<double>(r.memory.driver_calls); }},
-       {"driver", [](R r) { return FormatTime(static_cast<double>(r.memory.driver_nanoseconds)); },
+       {"driver", "their time",
+        [](R r) { return FormatTime(static_cast<double>(r.memory.driver_nanoseconds)); },
         [](R r) { return std::optional<double>(r.memory.driver_nanoseconds); }}});
   if (any([](R r) { return r.memory.waits != 0; })) {
     columns.push_back(
-        {"waited", [](R r) { return FormatTime(static_cast<double>(r.memory.wait_nanoseconds)); },
+        {"waited", "time that callers were blocked",
+         [](R r) { return FormatTime(static_cast<double>(r.memory.wait_nanoseconds)); },
          [](R r) { return std::optional<double>(r.memory.wait_nanoseconds); }});
   }
   if (any([](R r) { return r.memory.failures != 0; })) {
-    columns.push_back({"failed", [](R r) { return Grouped(r.memory.failures); },
+    columns.push_back({"failed", "requests", [](R r) { return Grouped(r.memory.failures); },
                        [](R r) { return std::optional<double>(r.memory.failures); }});
   }
   return columns;
@@ -159,19 +173,27 @@ void AppendLine(std::string* text, std::string line) {
   absl::StrAppend(text, line, "\n");
 }
 
+// Breaks lines at spaces so that they fit a page.
+std::string Wrapped(std::string_view text) {
+  constexpr std::size_t kWidth = 100;
+  std::string result;
+  while (text.size() > kWidth) {
+    std::size_t end = text.rfind(' ', kWidth);
+    if (end == std::string_view::npos) end = kWidth;
+    absl::StrAppend(&result, absl::string_view(text.data(), end), "\n");
+    text.remove_prefix(end + 1);
+  }
+  return absl::StrCat(result, absl::string_view(text.data(), text.size()), "\n");
+}
+
 std::string Legend(const std::vector<Column>& columns) {
-  const auto has = [&columns](std::string_view name) {
-    return std::any_of(columns.begin(), columns.end(),
-                       [name](const Column& column) { return column.name == name; });
-  };
-  return absl::StrCat(
-      "* best of the trace.  pool: peak bytes held from the device; pool/live: over the live "
-      "peak;\n"
-      "mean: the same as means over the trace's time; ",
-      has("needs") ? "needs: smallest device that serves every request, over\nthe live peak; " : "",
-      "frag: 1 - largest free chunk / free, and\nwaste: 1 - requested / in use, both at the live "
-      "peak; cold, warm ns: per event of the first and of\nlater passes; calls, driver: driver "
-      "calls of the first pass and their time (--help defines all)\n");
+  std::string text = "* best of its column.";
+  for (const Column& column : columns) {
+    if (column.meaning.empty()) continue;
+    absl::StrAppend(&text, " ", absl::string_view(column.name.data(), column.name.size()), ": ",
+                    absl::string_view(column.meaning.data(), column.meaning.size()), ";");
+  }
+  return Wrapped(text + " --help defines them all.");
 }
 
 }  // namespace
