@@ -128,7 +128,8 @@ class Allocator {
   //   InvalidArgument    a bad alignment or stream.
   //   Internal           the driver is in a state that it does not recover from.
   // Cost: a hit calls no driver and blocks on nothing but a short lock; a miss
-  // may call the driver; waits at most max_wait for memory.
+  // may call the driver; waits at most max_wait for others to free memory. elastic
+  // may also wait for work on freed memory to end, as its last resort.
   absl::StatusOr<void*> Allocate(std::size_t bytes, const AllocateOptions& options = {});
 
   // The same, but never waits and builds no report: null on failure, and `why`
@@ -177,6 +178,8 @@ class Allocator {
     StreamRef stream;
     TagId tag;
     bool contiguous;
+    // Whether the caller may be blocked until work on freed memory is done.
+    bool may_wait = false;
   };
 
   explicit Allocator(Policy effective_policy);
@@ -204,6 +207,8 @@ class Allocator {
     return absl::UnavailableError("the strategy does not ask its device");
   }
 
+  void* Attempt(std::size_t bytes, const AllocateOptions& options, bool may_wait,
+                AllocError* why) noexcept;
   absl::StatusOr<void*> AllocateSlow(std::size_t bytes, const AllocateOptions& options,
                                      AllocError why);
   absl::Status FailedAllocation(std::size_t bytes, const AllocateOptions& options,

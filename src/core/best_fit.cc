@@ -73,23 +73,32 @@ FreeKey BestFit::Search(const Request& request, const FreeIndex& index) const {
 }
 
 ChunkId BestFit::Allocate(const Request& request) {
-  OrderId order = kSafe;
-  FreeKey key = Search(request, safe_);
-  if (request.order != kSafe && request.order < orders_.size() &&
-      orders_[request.order] != nullptr) {
-    const FreeKey own = Search(request, orders_[request.order]->index);
-    if (own && (!key || own < key)) {
-      key = own;
-      order = request.order;
-    }
-  }
+  OrderId order;
+  const FreeKey key = FindFree(request, &order);
   if (!key) return kNoChunk;
   live_.Prefetch(key.address());
   if (__builtin_expect(!ReserveForAllocate(request.order), 0)) return kNoChunk;
+  return TakeFree(key, order, AlignUp(key.address(), request.alignment) - key.address(), request);
+}
 
+void BestFit::MakeLive(ChunkId id, const Request& request) {
+  Chunk& chunk = chunks_[id];
+  const bool with_details = ordered_ || (request.stream | request.tag) != 0;
+  chunk.SetLive(request.requested, with_details);
+  if (with_details) {
+    ChunkDetails& details = chunks_.details(id);
+    details.stream_or_sequence = request.stream;
+    details.order = request.order;
+    details.tag_or_queue_prev = request.tag;
+  }
+  live_.Insert(chunk.address, id);
+  if (by_address_ != nullptr) by_address_->emplace(chunk.address, id);
+}
+
+ChunkId BestFit::TakeFree(FreeKey key, OrderId order, std::uint64_t prefix,
+                          const Request& request) {
   ChunkId id = key.id();
   std::uint64_t size = key.size();
-  const std::uint64_t prefix = AlignUp(key.address(), request.alignment) - key.address();
   const std::uint64_t extra = size - prefix - request.rounded;
   const bool cut_tail = extra != 0 && (size - prefix >= 2 * request.rounded || extra >= max_waste_);
   // What is split off stands in the queue where the chunk stood.
@@ -113,21 +122,11 @@ ChunkId BestFit::Allocate(const Request& request) {
     QueueRemove(*orders_[order], id);
   }
 
-  Chunk& chunk = chunks_[id];
   if (order != kSafe) {
-    orders_[order]->bytes -= chunk.size;
-    unsafe_bytes_ -= chunk.size;
+    orders_[order]->bytes -= chunks_[id].size;
+    unsafe_bytes_ -= chunks_[id].size;
   }
-  const bool with_details = ordered_ || (request.stream | request.tag) != 0;
-  chunk.SetLive(request.requested, with_details);
-  if (with_details) {
-    ChunkDetails& details = chunks_.details(id);
-    details.stream_or_sequence = request.stream;
-    details.order = request.order;
-    details.tag_or_queue_prev = request.tag;
-  }
-  live_.Insert(chunk.address, id);
-  if (by_address_ != nullptr) by_address_->emplace(chunk.address, id);
+  MakeLive(id, request);
   return id;
 }
 

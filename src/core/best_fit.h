@@ -132,7 +132,7 @@ class BestFit {
   // Bytes of host memory in use.
   std::size_t BookkeepingBytes() const;
 
- private:
+ protected:
   // The free chunks of one order but kSafe. The queue lists them by their latest
   // free, so that promoting touches only what becomes safe.
   struct Order {
@@ -161,6 +161,26 @@ class BestFit {
     return chunks_.HasSpare(2) && live_.Reserve() && safe_.Reserve(2) &&
            (order == kSafe || (EnsureOrder(order) && orders_[order]->index.Reserve(2)));
   }
+  // The best free chunk for a request, of order kSafe or the request's; !key if none
+  // fits. `order` becomes the chunk's.
+  FreeKey FindFree(const Request& request, OrderId* order) const {
+    *order = kSafe;
+    FreeKey key = Search(request, safe_);
+    if (request.order != kSafe && request.order < orders_.size() &&
+        orders_[request.order] != nullptr) {
+      const FreeKey own = Search(request, orders_[request.order]->index);
+      if (own && (!key || own < key)) {
+        key = own;
+        *order = request.order;
+      }
+    }
+    return key;
+  }
+  // Makes the block out of a free chunk, from its `prefix`-th byte on. Requires
+  // ReserveForAllocate.
+  ChunkId TakeFree(FreeKey key, OrderId order, std::uint64_t prefix, const Request& request);
+  // Makes a live block of a chunk that is in no index.
+  void MakeLive(ChunkId id, const Request& request);
   FreeKey Search(const Request& request, const FreeIndex& index) const;
   FreeKey SearchAligned(const Request& request, const FreeIndex& index) const;
   // Puts a free chunk into its order's index and, at the end, its queue.

@@ -32,9 +32,10 @@ using OrderId = std::uint32_t;
 inline constexpr OrderId kSafe = 0;
 
 enum class ChunkUse : std::uint8_t {
-  kFree,  // in the free index
-  kLive,  // a block that a caller holds
-  kHeld,  // freed, but kept out of the free index
+  kFree,      // in the free index
+  kLive,      // a block that a caller holds
+  kHeld,      // freed, but kept out of the free index
+  kUnbacked,  // addresses with no memory behind them
 };
 
 struct Chunk {
@@ -62,6 +63,9 @@ struct Chunk {
   void SetLive(std::uint64_t requested, bool has_details) {
     requested_and_use = std::uint64_t{static_cast<std::uint64_t>(ChunkUse::kLive)} << kUseShift |
                         (has_details ? kHasDetails : 0) | requested;
+  }
+  void SetUnbacked() {
+    requested_and_use = std::uint64_t{static_cast<std::uint64_t>(ChunkUse::kUnbacked)} << kUseShift;
   }
   void SetHeld() {
     requested_and_use = (requested_and_use & ~(std::uint64_t{3} << kUseShift)) |

@@ -70,7 +70,12 @@ Allocator::~Allocator() = default;
 void* Allocator::TryAllocate(std::size_t bytes, const AllocateOptions& options,
                              AllocError* why) noexcept {
   AllocError unused;
-  AllocError& error = why != nullptr ? *why : unused;
+  return Attempt(bytes, options, false, why != nullptr ? why : &unused);
+}
+
+void* Allocator::Attempt(std::size_t bytes, const AllocateOptions& options, bool may_wait,
+                         AllocError* why) noexcept {
+  AllocError& error = *why;
   error = AllocError{};
   if (bytes == 0) return nullptr;
   if (!IsPowerOfTwo(options.alignment) || options.alignment > kMaxAlignment ||
@@ -80,13 +85,13 @@ void* Allocator::TryAllocate(std::size_t bytes, const AllocateOptions& options,
   }
   const Request request{
       bytes, options.alignment < kMinAlignment ? kMinAlignment : options.alignment, options.stream,
-      options.tag.value != 0 ? options.tag : CurrentTag(), options.contiguous};
+      options.tag.value != 0 ? options.tag : CurrentTag(), options.contiguous, may_wait};
   return DoAllocate(request, &error);
 }
 
 absl::StatusOr<void*> Allocator::Allocate(std::size_t bytes, const AllocateOptions& options) {
   AllocError why;
-  void* const block = TryAllocate(bytes, options, &why);
+  void* const block = Attempt(bytes, options, true, &why);
   if (block != nullptr || why.code == absl::StatusCode::kOk) return block;
   return AllocateSlow(bytes, options, why);
 }
@@ -110,7 +115,7 @@ absl::StatusOr<void*> Allocator::AllocateSlow(std::size_t bytes, const AllocateO
       core::MutexLock lock(waiting_->mutex);
       seen = waiting_->generation;
     }
-    block = TryAllocate(bytes, options, &why);
+    block = Attempt(bytes, options, true, &why);
     if (block != nullptr || why.code != absl::StatusCode::kResourceExhausted) break;
     const absl::Duration left = deadline - absl::Now();
     if (left <= absl::ZeroDuration()) break;

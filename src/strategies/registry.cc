@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "strategies/registry.h"
 
+#include "strategies/elastic.h"
 #include "strategies/platform.h"
 #include "strategies/pool.h"
 
@@ -13,8 +14,9 @@ StrategyFactory FindStrategy(Strategy strategy) {
       return &MakePool;
     case Strategy::kPlatform:
       return &MakePlatform;
-    case Strategy::kCudaAsync:
     case Strategy::kElastic:
+      return &MakeElastic;
+    case Strategy::kCudaAsync:
       break;
   }
   return nullptr;

@@ -1,0 +1,506 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What callers ask of elastic. How memory is found is in elastic_plan.cc, how the
+// driver is called in elastic_driver.cc.
+#include "strategies/elastic.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "observe/log.h"
+#include "policy/text.h"
+
+namespace hbm::strategies {
+namespace {
+
+using core::BackedSpace;
+using core::ChunkId;
+using core::kNoChunk;
+
+// Addresses are reserved for this many times what the device has: for large blocks,
+// so that runs of free addresses are there when those in use are scattered, and
+// for small ones.
+constexpr std::uint64_t kLargeAddressFactor = 4;
+constexpr std::uint64_t kSmallAddressFactor = 1;
+// The least that is worth reserving, and the most that the books can hold.
+constexpr std::uint64_t kLeastAddressBytes = std::uint64_t{1} << 30;
+constexpr std::uint64_t kMostAddressBytes = std::uint64_t{1} << 47;
+
+// The longest that a request waits for work on freed memory.
+constexpr absl::Duration kLongestWaitForWork = absl::Seconds(10);
+// Other ways that are tried after a driver's error that is not a shortage.
+constexpr int kRetriesAfterError = 2;
+
+std::uint64_t AddressOf(const void* ptr) { return reinterpret_cast<std::uintptr_t>(ptr); }
+
+void* PointerTo(std::uint64_t address) {
+  return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
+StreamRef StreamOf(std::uint64_t value) {
+  if (value == StreamRef::Synchronized().value()) return StreamRef::Synchronized();
+  return StreamRef::FromHandle(PointerTo(value));
+}
+
+Policy Effective(const StrategyContext& context) {
+  Policy policy = context.policy;
+  policy.memory_limit = context.limit.bytes;
+  return policy;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Allocator>> MakeElastic(StrategyContext context) {
+  if (context.source->virtual_memory() == nullptr) {
+    const std::string_view name = context.source->Name();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "strategy: elastic needs a memory source with virtual memory, which ",
+        absl::string_view(name.data(), name.size()), " has not; use bfc or on_demand"));
+  }
+  auto elastic = std::make_unique<Elastic>(std::move(context));
+  if (absl::Status started = elastic->Start(); !started.ok()) return started;
+  return std::unique_ptr<Allocator>(std::move(elastic));
+}
+
+Elastic::Elastic(StrategyContext context)
+    : Allocator(Effective(context)),
+      device_(context.device),
+      source_(context.source),
+      memory_(*source_->virtual_memory()),
+      timeline_(source_->timeline()),
+      clock_(device_ == nullptr ? nullptr : device_->simulated_clock()),
+      granule_(memory_.Granularity()),
+      ordered_(context.policy.stream_mode == StreamMode::kOrdered && timeline_ != nullptr),
+      idle_release_(context.policy.idle_release),
+      start_bytes_(*context.policy.preallocate ? context.limit.start_bytes / granule_ * granule_
+                                               : 0),
+      quarantine_bytes_(context.policy.quarantine),
+      spaces_{BackedSpace({granule_, ordered_}), BackedSpace({granule_, ordered_})},
+      growth_(context.policy.slack, granule_),
+      work_(timeline_),
+      limit_(context.limit.bytes / granule_ * granule_),
+      limit_source_(context.limit.source) {}
+
+absl::Status Elastic::Start() {
+  const absl::StatusOr<MemoryInfo> memory = source_->GetMemoryInfo();
+  if (!memory.ok()) return memory.status();
+  std::uint64_t unit = std::max<std::uint64_t>(memory->total, kLeastAddressBytes);
+  unit = std::min(unit, kMostAddressBytes / (kLargeAddressFactor + kSmallAddressFactor));
+  unit = unit / granule_ * granule_;
+  // Any limit can be raised to the device's size later, so that is what counts.
+  for (;;) {
+    const absl::StatusOr<MemoryRange> range =
+        memory_.Reserve(unit * (kLargeAddressFactor + kSmallAddressFactor));
+    if (range.ok()) {
+      reservation_ = *range;
+      break;
+    }
+    if (!absl::IsResourceExhausted(range.status()) || unit < 2 * granule_) return range.status();
+    unit = unit / 2 / granule_ * granule_;
+  }
+  const std::uint64_t base = AddressOf(reservation_.address);
+  large_begin_ = base + kSmallAddressFactor * unit;
+  {
+    core::MutexLock lock(mutex_);
+    if (!spaces_[kSmall].AddRange(base, kSmallAddressFactor * unit) ||
+        !spaces_[kLarge].AddRange(large_begin_, kLargeAddressFactor * unit)) {
+      return absl::ResourceExhaustedError("the host has no memory for the books");
+    }
+  }
+  return start_bytes_ == 0 ? absl::OkStatus() : Preallocate();
+}
+
+Elastic::~Elastic() {
+  std::int64_t live = 0;
+  std::int64_t live_bytes = 0;
+  {
+    core::MutexLock lock(mutex_);
+    for (const BackedSpace& space : spaces_) {
+      if (space.regions().empty()) continue;
+      for (ChunkId id = space.regions().front().first; id != kNoChunk; id = space.chunk(id).next) {
+        if (space.chunk(id).is_live()) ++live;
+      }
+    }
+    live_bytes = counters_.requested;
+  }
+  if (live != 0) {
+    observe::LogWarning(absl::StrCat("an allocator is destroyed while ", live, " blocks of ",
+                                     policy::FormatBytes(static_cast<std::size_t>(live_bytes)),
+                                     " are live; their memory goes back to the device"));
+  }
+  core::MutexLock growth_lock(growth_mutex_);
+  // Work on live or just freed blocks may still be in flight.
+  if (timeline_ != nullptr && pages_.size() != 0) timeline_->WaitForDevice().IgnoreError();
+  absl::Status failure;
+  const auto note = [&](const absl::Status& status) {
+    if (!status.ok()) failure = status;
+  };
+  const auto give_back = [&](const core::Mapping& mapping) {
+    note(memory_.Unmap({PointerTo(mapping.address), mapping.bytes}));
+    note(memory_.Release(mapping.handle));
+  };
+  for (std::size_t i = 0; i < pages_.size(); ++i) give_back(pages_[i]);
+  for (const Stuck& stuck : stuck_) {
+    for (const core::Mapping& mapping : stuck.mappings) give_back(mapping);
+  }
+  for (const core::Mapping& handle : loose_) note(memory_.Release(handle.handle));
+  if (reservation_.bytes != 0) note(memory_.FreeReservation(reservation_));
+  if (!failure.ok()) {
+    observe::LogWarning(absl::StrCat("giving memory back: ", failure.ToString()));
+  }
+}
+
+absl::Duration Elastic::Now() const {
+  if (clock_ != nullptr) return clock_->Now();
+  return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+}
+
+bool Elastic::IsQuietLocked(std::uint64_t begin, std::uint64_t end) {
+  work_.Poll();
+  return !work_.has_pending() || !work_.MakeBusySet().Overlaps(begin, end);
+}
+
+inline void* Elastic::AllocateLocked(int part, const FitRequest& request) {
+  if (__builtin_expect(!held_back_.empty(), 0)) PollWorkLocked();
+  const ChunkId id = spaces_[part].AllocateBacked(request);
+  if (id == kNoChunk) return nullptr;
+  if (__builtin_expect(request.stream == StreamRef::Synchronized().value(), 0)) {
+    // The caller will not order its work after anybody's.
+    const core::Chunk& chunk = spaces_[part].chunk(id);
+    if (!IsQuietLocked(chunk.address, chunk.end())) {
+      spaces_[part].Free(spaces_[part].TakeLive(chunk.address));
+      return nullptr;
+    }
+  }
+  return TakenLocked(part, id);
+}
+
+void* Elastic::DoAllocate(const Request& asked, AllocError* why) noexcept {
+  FitRequest request;
+  request.requested = asked.bytes;
+  request.rounded = core::RoundToChunk(asked.bytes);
+  request.alignment = asked.alignment;
+  request.stream = asked.stream.value();
+  request.tag = asked.tag.value;
+  int part = kLarge;
+  if (__builtin_expect(request.rounded != 0, 1)) {
+    core::MutexLock lock(mutex_);
+    if (request.rounded < growth_.small_bytes() && !asked.contiguous) part = kSmall;
+    if (ordered_) request.order = work_.OrderOf(asked.stream);
+    const bool best_place = part == kLarge && (asked.contiguous || growth_.PlacesTightly());
+    if (__builtin_expect(!best_place, 1)) {
+      void* const block = AllocateLocked(part, request);
+      if (__builtin_expect(block != nullptr, 1)) return block;
+    }
+  }
+  return AllocateSlow(part, request, asked, why);
+}
+
+void* Elastic::AllocateSlow(int part, const FitRequest& request, const Request& asked,
+                            AllocError* why) {
+  core::MutexLock growth_lock(growth_mutex_);
+  RetryStuck();
+  ReleaseExcess();
+  bool device_is_full = false;
+  int retries = 0;
+  absl::Duration wait_left = asked.may_wait ? kLongestWaitForWork : absl::ZeroDuration();
+  absl::Status driver;
+  Planned planned = Planned::kShort;
+  while (request.rounded != 0) {
+    Plan plan;
+    BackedSpace::Placement at;
+    {
+      core::MutexLock lock(mutex_);
+      // Meanwhile another thread may have freed, or made memory.
+      PollWorkLocked();
+      const bool tight = part == kLarge && growth_.PlacesTightly();
+      void* block = nullptr;
+      if (asked.contiguous) {
+        block = AllocateContiguous(request);
+      } else if (!tight) {
+        block = AllocateLocked(part, request);
+      } else if (request.order != core::kSafe) {
+        const ChunkId id = spaces_[part].AllocateFrom(request.order, request);
+        if (id != kNoChunk) block = TakenLocked(part, id);
+      }
+      if (block != nullptr) return block;
+      const std::uint64_t limit = device_is_full ? std::min(limit_, pool_bytes_) : limit_;
+      growth_.SetWanted(request.requested);
+      planned = MakePlan(part, request, asked.contiguous, tight, limit, &at, &plan);
+      growth_.SetWanted(0);
+      if (planned == Planned::kReady && plan.steps.empty()) {
+        return TakenLocked(part, Commit(&plan, true, &request, at.address));
+      }
+    }
+    if (planned != Planned::kReady) {
+      if (planned == Planned::kHostMemory) break;
+      {
+        core::MutexLock lock(mutex_);
+        if (quarantined_ != 0) {
+          FlushQuarantineLocked(0);
+          continue;
+        }
+      }
+      if (void* const block = AllocateAcrossStreams(part, request, asked.stream)) return block;
+      if (WaitForWork(asked.stream, &wait_left)) continue;
+      break;
+    }
+    driver = Execute(&plan);
+    {
+      core::MutexLock lock(mutex_);
+      const ChunkId id = Commit(&plan, driver.ok(), driver.ok() ? &request : nullptr, at.address);
+      if (id != kNoChunk) return TakenLocked(part, id);
+    }
+    if (absl::IsResourceExhausted(driver)) {
+      // The device is low although the limit is not reached: once more, with what is
+      // idle in place of new memory.
+      if (device_is_full) break;
+      device_is_full = true;
+    } else if (++retries > kRetriesAfterError) {
+      break;
+    }
+  }
+  *why = Exhausted(request, planned, device_is_full, driver);
+  return nullptr;
+}
+
+AllocError Elastic::Exhausted(const FitRequest& request, Planned why, bool device_is_full,
+                              const absl::Status& driver) {
+  AllocError error{absl::StatusCode::kResourceExhausted, OomCause::kLimit};
+  std::uint64_t pool;
+  {
+    core::MutexLock lock(mutex_);
+    ++counters_.failures;
+    pool = pool_bytes_;
+    const auto in_use = static_cast<std::uint64_t>(counters_.in_use);
+    if (request.rounded == 0 || in_use + request.rounded > limit_) return error;
+    if (HasPendingLocked()) {
+      error.cause = OomCause::kPending;
+      return error;
+    }
+  }
+  if (!driver.ok() && !absl::IsResourceExhausted(driver)) {
+    observe::LogWarning(absl::StrCat("getting memory: ", driver.ToString()));
+    return {driver.code(), OomCause::kNone};
+  }
+  error.cause = OomCause::kFragmentation;
+  if (!device_is_full || why == Planned::kNoPlace) return error;
+  const absl::StatusOr<MemoryInfo> info = source_->GetMemoryInfo();
+  const std::uint64_t taken = info.ok() ? info->total - std::min(info->free, info->total) : 0;
+  const std::uint64_t others = taken - std::min(taken, pool);
+  error.cause = others >= granule_ ? OomCause::kOtherProcess : OomCause::kDevice;
+  return error;
+}
+
+absl::Status Elastic::DoDeallocate(void* ptr, StreamRef after) {
+  const std::uint64_t address = AddressOf(ptr);
+  const int part = PartOf(address);
+  bool release = false;
+  bool excess = false;
+  {
+    core::MutexLock lock(mutex_);
+    BackedSpace& space = spaces_[part];
+    const ChunkId id = space.TakeLive(address);
+    if (__builtin_expect(id == kNoChunk, 0)) return absl::CancelledError();
+    const core::Chunk& chunk = space.chunk(id);
+    counters_.Freed(chunk.size, chunk.requested());
+    growth_.Freed(chunk.requested());
+    const AddressRange range{chunk.address, chunk.end()};
+    WorkLog::Entry entry;
+    if (timeline_ != nullptr) {
+      StreamRef stream = after;
+      if (stream.is_of_allocation()) {
+        stream = chunk.has_details() ? StreamOf(space.details(id).stream_or_sequence) : StreamRef();
+      }
+      entry = work_.NoteFree(stream, range);
+      const auto uses = uses_.empty() ? uses_.end() : uses_.find(address);
+      if (__builtin_expect(uses != uses_.end(), 0)) {
+        HeldBack held{part, id, {entry}};
+        for (const StreamRef use : uses->second) {
+          held.until.push_back(work_.NoteFree(use, range));
+          work_.Mark(use);
+        }
+        if (!after.is_synchronized()) work_.Mark(stream);
+        uses_.erase(uses);
+        space.Hold(id);
+        held_back_bytes_ += chunk.size;
+        held_back_.push_back(std::move(held));
+        return absl::OkStatus();
+      }
+    }
+    if (__builtin_expect(quarantine_bytes_ != 0, 0)) {
+      space.Hold(id);
+      quarantined_ += chunk.size;
+      quarantine_.push_back({part, id, entry});
+      FlushQuarantineLocked(quarantine_bytes_);
+    } else {
+      FreeLocked(part, id, entry);
+    }
+    if (__builtin_expect(idle_release_ != absl::InfiniteDuration(), 0)) {
+      release = !freed_at_.empty() && Now() - freed_at_.front().when >= idle_release_;
+    }
+    excess = pool_bytes_ > limit_;
+  }
+  if (__builtin_expect(release, 0)) ReleaseExpired();
+  if (__builtin_expect(excess, 0)) {  // the limit was lowered below what was in use
+    core::MutexLock growth_lock(growth_mutex_);
+    ReleaseExcess();
+  }
+  return absl::OkStatus();
+}
+
+void Elastic::FreeLocked(int part, ChunkId id, WorkLog::Entry entry) {
+  const AddressRange range{spaces_[part].chunk(id).address, spaces_[part].chunk(id).end()};
+  const core::FreeKey free =
+      spaces_[part].FreeBlock(id, ordered_ ? entry.order : core::kSafe, entry.sequence);
+  // A handle can only have become idle in a chunk that is as large as one.
+  if (idle_release_ != absl::InfiniteDuration() && free.size() >= granule_) {
+    freed_at_.push_back({Now(), range});
+  }
+}
+
+void Elastic::FlushQuarantineLocked(std::uint64_t keep) {
+  while (quarantined_ > keep) {
+    const Quarantined oldest = quarantine_.front();
+    quarantine_.pop_front();
+    quarantined_ -= spaces_[oldest.part].chunk(oldest.id).size;
+    FreeLocked(oldest.part, oldest.id, oldest.entry);
+  }
+}
+
+void Elastic::PollWorkLocked() {
+  if (timeline_ == nullptr) {
+    FlushQuarantineLocked(quarantine_bytes_);
+    return;
+  }
+  work_.Poll();
+  if (ordered_) {
+    for (core::OrderId order = 1; order < work_.num_orders(); ++order) {
+      spaces_[kSmall].Promote(order, work_.DoneThrough(order));
+      spaces_[kLarge].Promote(order, work_.DoneThrough(order));
+    }
+  }
+  for (std::size_t i = 0; i < held_back_.size();) {
+    const HeldBack& held = held_back_[i];
+    const bool done = std::all_of(held.until.begin(), held.until.end(),
+                                  [&](const WorkLog::Entry& e) { return work_.IsDone(e); });
+    if (!done) {
+      ++i;
+      continue;
+    }
+    held_back_bytes_ -= spaces_[held.part].chunk(held.id).size;
+    FreeLocked(held.part, held.id, {});
+    held_back_.erase(held_back_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
+absl::Status Elastic::DoRecordUse(void* ptr, StreamRef stream) {
+  core::MutexLock lock(mutex_);
+  const std::uint64_t address = AddressOf(ptr);
+  const BackedSpace& space = spaces_[PartOf(address)];
+  const ChunkId id = space.FindLive(address);
+  if (id == kNoChunk) return absl::CancelledError();
+  const StreamRef own =
+      space.chunk(id).has_details() ? StreamOf(space.details(id).stream_or_sequence) : StreamRef();
+  if (timeline_ == nullptr || stream == own) return absl::OkStatus();
+  std::vector<StreamRef>& uses = uses_[address];
+  if (std::find(uses.begin(), uses.end(), stream) == uses.end()) uses.push_back(stream);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<BlockInfo> Elastic::DoDescribe(const void* ptr) const {
+  const std::uint64_t address = AddressOf(ptr);
+  // The mappings may not change between the two looks.
+  core::MutexLock growth_lock(growth_mutex_);
+  core::MutexLock lock(mutex_);
+  BackedSpace& space = spaces_[PartOf(address)];
+  const ChunkId id = ptr == nullptr ? kNoChunk : space.FindLiveHolding(address);
+  if (id == kNoChunk) {
+    return absl::NotFoundError(
+        absl::StrCat("no live block of this allocator holds the address ", address));
+  }
+  const core::Chunk& chunk = space.chunk(id);
+  BlockInfo info;
+  info.address = PointerTo(chunk.address);
+  info.requested_bytes = chunk.requested();
+  info.chunk_bytes = chunk.size;
+  if (chunk.has_details()) {
+    info.stream = StreamOf(space.details(id).stream_or_sequence);
+    info.tag = TagId{space.details(id).tag_or_queue_prev};
+  }
+  // The handles that back it, which follow one another without a gap.
+  std::size_t i = pages_.FirstAfter(chunk.address);
+  const std::uint64_t begin = pages_[i].address;
+  while (pages_[i].end() < chunk.end()) ++i;
+  info.region = {PointerTo(begin), pages_[i].end() - begin};
+  return info;
+}
+
+Stats Elastic::DoGetStats() const {
+  Stats stats;
+  {
+    core::MutexLock lock(mutex_);
+    counters_.AddTo(stats);
+    stats.bytes_limit = static_cast<std::int64_t>(limit_);
+    stats.limit_source = limit_source_;
+    stats.largest_free_block_bytes = static_cast<std::int64_t>(
+        std::max(spaces_[kSmall].LargestFree(), spaces_[kLarge].LargestFree()));
+    stats.pool_bytes = static_cast<std::int64_t>(pool_bytes_);
+    stats.peak_pool_bytes = static_cast<std::int64_t>(peak_pool_bytes_);
+    stats.num_regions = static_cast<std::int64_t>(num_mappings_);
+    stats.pending_bytes =
+        static_cast<std::int64_t>(spaces_[kSmall].unsafe_bytes() + spaces_[kLarge].unsafe_bytes() +
+                                  held_back_bytes_ + quarantined_);
+    stats.num_waits = static_cast<std::int64_t>(waits_);
+    stats.wait_nanoseconds = wait_nanoseconds_;
+  }
+  const DriverUse use = source_->GetDriverUse();
+  stats.driver_calls = static_cast<std::int64_t>(use.calls);
+  stats.driver_nanoseconds = static_cast<std::int64_t>(use.nanoseconds);
+  return stats;
+}
+
+void Elastic::DoResetPeakStats() {
+  core::MutexLock lock(mutex_);
+  counters_.ResetPeaks();
+  peak_pool_bytes_ = pool_bytes_;
+}
+
+Snapshot Elastic::DoTakeSnapshot() const {
+  // While pages move, what is held back is neither free nor backed.
+  core::MutexLock growth_lock(growth_mutex_);
+  core::MutexLock lock(mutex_);
+  Snapshot snapshot;
+  for (const BackedSpace& space : spaces_) {
+    bool in_region = false;
+    for (ChunkId id = space.regions().front().first; id != kNoChunk; id = space.chunk(id).next) {
+      const core::Chunk& chunk = space.chunk(id);
+      if (space.IsHole(id)) {
+        in_region = false;
+        continue;
+      }
+      if (!in_region) snapshot.regions.push_back({{PointerTo(chunk.address), 0}, {}});
+      in_region = true;
+      Snapshot::Region& region = snapshot.regions.back();
+      region.range.bytes += chunk.size;
+      Snapshot::Chunk& piece = region.chunks.emplace_back();
+      piece.address = PointerTo(chunk.address);
+      piece.bytes = chunk.size;
+      if (chunk.is_free()) {
+        piece.state = space.OrderOf(id) == core::kSafe ? ChunkState::kFree : ChunkState::kPending;
+        continue;
+      }
+      piece.state = chunk.is_live() ? ChunkState::kLive : ChunkState::kPending;
+      if (!chunk.is_live()) continue;
+      piece.requested_bytes = chunk.requested();
+      if (!chunk.has_details()) continue;
+      piece.stream = StreamOf(space.details(id).stream_or_sequence);
+      piece.tag = TagId{space.details(id).tag_or_queue_prev};
+    }
+  }
+  return snapshot;
+}
+
+}  // namespace hbm::strategies

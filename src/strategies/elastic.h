@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// File: elastic.h
+//
+// The strategy `elastic`: best fit over one large range of addresses, with
+// physical memory only behind what needs it. Pages of free ranges move to where a
+// request needs them; the pool stays close to what is live.
+//
+//   absl::StatusOr<std::unique_ptr<Allocator>> elastic = MakeElastic(std::move(context));
+//
+// A request is met, in this order, from
+//   1. a free chunk that is backed from end to end: no driver call;
+//   2. a place that is partly or not backed, whose holes are filled with idle
+//      handles, with new ones (up to the budget that the slack sets), or with
+//      handles stolen from free ranges elsewhere: unmapped there, mapped here;
+//   3. the same after work that still uses free ranges has ended: the last resort.
+//
+// The rule that no driver enforces: a page leaves a free range only when all work
+// that used the range is done. cuMemUnmap does not wait for kernels. The proof is
+// kept in work_log.h: every free is noted with its stream, and only a marker in
+// that stream's work, seen done, takes the note away. A handle is idle if it lies
+// wholly in a free chunk and no note overlaps it; only idle handles are unmapped
+// (GatherIdle is the one place that says so). Nothing is lost if the chunk was
+// used again in between: then it is not free, or its newer free has a newer note.
+//
+// Two locks. mutex_ guards the books and is held for tens of nanoseconds;
+// growth_mutex_ is held around calls of the source and while waiting, and never
+// taken while mutex_ is held. What a plan is going to change is held back in the
+// books first, so that hits elsewhere go on meanwhile.
+#ifndef HBMALLOC_STRATEGIES_ELASTIC_H_
+#define HBMALLOC_STRATEGIES_ELASTIC_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "core/backed_space.h"
+#include "core/mutex.h"
+#include "core/page_map.h"
+#include "hbmalloc/allocator.h"
+#include "strategies/counters.h"
+#include "strategies/elastic_growth.h"
+#include "strategies/registry.h"
+#include "strategies/work_log.h"
+
+namespace hbm::strategies {
+
+absl::StatusOr<std::unique_ptr<Allocator>> MakeElastic(StrategyContext context);
+
+class Elastic final : public Allocator {
+ public:
+  explicit Elastic(StrategyContext context);
+  ~Elastic() override;
+
+  // Reserves the addresses and takes what the policy wants at the start.
+  absl::Status Start();
+
+ private:
+  using FitRequest = core::BestFit::Request;
+
+  // The address range is in two parts, so that small blocks, which live in the
+  // first, do not pin the pages of large ones.
+  static constexpr int kSmall = 0;
+  static constexpr int kLarge = 1;
+
+  // Physical memory that could be used elsewhere.
+  struct IdleHandle {
+    core::Mapping mapping;             // address 0: it is not mapped
+    std::uint64_t chunk_bytes = 0;     // of the free chunk that it lies in
+    std::uint64_t chunk_address = 0;
+    core::ChunkId chunk = core::kNoChunk;
+    int part = kLarge;
+  };
+
+  // One call or two of the driver.
+  struct Step {
+    enum class Kind {
+      kCreate,   // new memory, mapped at `to`
+      kMove,     // an idle handle, mapped at `to`
+      kRelease,  // an idle handle goes back to the device
+    };
+    Kind kind = Kind::kCreate;
+    std::uint64_t to = 0;
+    std::uint64_t bytes = 0;
+    std::size_t victim = 0;  // of the plan, for kMove and kRelease
+  };
+  struct Victim {
+    IdleHandle idle;
+    core::ChunkId held = core::kNoChunk;  // its addresses, if it was mapped
+    bool left = false;                    // it is not mapped there any more
+  };
+  struct NewMapping {
+    core::Mapping mapping;
+    bool is_new = false;  // made for this, not moved
+  };
+  // What is to be done to back the range [begin, end). Its books are held back from
+  // the moment it is made until Commit.
+  struct Plan {
+    int part = kLarge;
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+    core::ChunkId held = core::kNoChunk;
+    std::vector<Step> steps;
+    std::vector<Victim> victims;
+    // Filled in by Execute.
+    std::vector<NewMapping> mapped;
+    std::vector<core::Mapping> stuck;  // mapped, but neither usable nor unmappable
+    std::int64_t pool_change = 0;
+    std::int64_t pool_peak = 0;
+  };
+  enum class Planned {
+    kReady,       // the plan's books are held back
+    kNoPlace,     // no addresses
+    kShort,       // not enough memory, whatever is idle
+    kHostMemory,  // the host has no memory for the books
+  };
+
+  // Memory that could not be unmapped after a failure; its addresses stay held.
+  struct Stuck {
+    int part = kLarge;
+    core::ChunkId held = core::kNoChunk;
+    std::vector<core::Mapping> mappings;
+  };
+
+  void* DoAllocate(const Request& request, AllocError* why) noexcept override;
+  absl::Status DoDeallocate(void* ptr, StreamRef after) override;
+  absl::Status DoRecordUse(void* ptr, StreamRef stream) override;
+  absl::StatusOr<BlockInfo> DoDescribe(const void* ptr) const override;
+  Stats DoGetStats() const override;
+  void DoResetPeakStats() override;
+  Snapshot DoTakeSnapshot() const override;
+  absl::StatusOr<TrimResult> DoTrim(const TrimOptions& options) override;
+  absl::Status DoSetMemoryLimit(std::size_t bytes) override;
+
+  int PartOf(std::uint64_t address) const { return address < large_begin_ ? kSmall : kLarge; }
+  // Counts a block that was just made of a chunk; its address.
+  void* TakenLocked(int part, core::ChunkId id) HBM_REQUIRES(mutex_) {
+    const core::Chunk& chunk = spaces_[part].chunk(id);
+    counters_.Allocated(chunk.size, chunk.requested());
+    growth_.Allocated(chunk.requested());
+    return reinterpret_cast<void*>(chunk.address);  // NOLINT(performance-no-int-to-ptr)
+  }
+  void* AllocateLocked(int part, const FitRequest& request) HBM_REQUIRES(mutex_);
+  // Whether the range may be handed out as safe for every stream.
+  bool IsQuietLocked(std::uint64_t begin, std::uint64_t end) HBM_REQUIRES(mutex_);
+  void* AllocateSlow(int part, const FitRequest& request, const Request& asked, AllocError* why)
+      HBM_EXCLUDES(mutex_, growth_mutex_);
+  void* AllocateContiguous(const FitRequest& request) HBM_REQUIRES(growth_mutex_, mutex_);
+  // A block that another stream freed, with this one made to wait for that.
+  void* AllocateAcrossStreams(int part, const FitRequest& request, StreamRef stream)
+      HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
+
+  // Everything that may leave its place now.
+  std::vector<IdleHandle> GatherIdle(std::uint64_t except_begin, std::uint64_t except_end)
+      HBM_REQUIRES(growth_mutex_, mutex_);
+  Planned MakePlan(int part, const FitRequest& request, bool contiguous, bool all,
+                   std::uint64_t limit, core::BackedSpace::Placement* at, Plan* plan)
+      HBM_REQUIRES(growth_mutex_, mutex_);
+  bool FillHoles(bool contiguous, std::uint64_t limit, const core::BackedSpace::Placement& at,
+                 Plan* plan) HBM_REQUIRES(growth_mutex_, mutex_);
+  bool FillPiece(std::uint64_t begin, std::uint64_t end, bool contiguous, std::uint64_t limit,
+                 std::vector<IdleHandle>* idle, std::uint64_t* pool, Plan* plan)
+      HBM_REQUIRES(growth_mutex_, mutex_);
+  std::uint64_t LargestPinned(const std::vector<IdleHandle>& idle) HBM_REQUIRES(mutex_);
+  void SortVictims(std::vector<IdleHandle>* idle) HBM_REQUIRES(mutex_);
+  std::size_t BestVictim(const std::vector<IdleHandle>& idle, std::uint64_t wanted,
+                         std::uint64_t room, std::uint64_t spare) HBM_REQUIRES(mutex_);
+  // False if the host has no memory for the books.
+  bool HoldVictims(Plan* plan) HBM_REQUIRES(growth_mutex_, mutex_);
+  bool HoldPlan(const core::BackedSpace::Placement& at, Plan* plan)
+      HBM_REQUIRES(growth_mutex_, mutex_);
+  // Calls the driver. On an error everything is as before, but for memory that was
+  // on its way: that is idle and not mapped.
+  absl::Status Execute(Plan* plan) HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
+  absl::Status ExecuteSteps(Plan* plan) HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
+  absl::Status Detach(Victim* victim) HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
+  absl::Status Attach(std::uint64_t to, std::uint64_t bytes, VirtualMemory::Handle handle,
+                      Plan* plan) HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
+  absl::Status GiveAccess(const Plan& plan) HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
+  void UndoMapped(Plan* plan) HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
+  void ReleaseHandle(const core::Mapping& memory, Plan* plan) HBM_REQUIRES(growth_mutex_)
+      HBM_EXCLUDES(mutex_);
+  // The books follow what Execute did. With `block`, that becomes live.
+  core::ChunkId Commit(Plan* plan, bool done, const FitRequest* block, std::uint64_t address)
+      HBM_REQUIRES(growth_mutex_, mutex_);
+  void RetryStuck() HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
+
+  // Frees what was held back for other streams' work, if that is done; makes
+  // free chunks safe for everyone.
+  void PollWorkLocked() HBM_REQUIRES(mutex_);
+  void FreeLocked(int part, core::ChunkId id, WorkLog::Entry entry) HBM_REQUIRES(mutex_);
+  bool HasPendingLocked() const HBM_REQUIRES(mutex_) {
+    return work_.has_pending() || !held_back_.empty();
+  }
+  // Waits for some work to end, at most until the time left is used up. Returns
+  // whether any did.
+  bool WaitForWork(StreamRef stream, absl::Duration* left) HBM_REQUIRES(growth_mutex_)
+      HBM_EXCLUDES(mutex_);
+  AllocError Exhausted(const FitRequest& request, Planned why, bool device_is_full,
+                       const absl::Status& driver) HBM_REQUIRES(growth_mutex_)
+      HBM_EXCLUDES(mutex_);
+
+  // Gives idle handles back, the largest first, while the pool stays at or above
+  // `keep` bytes, and one more if it is over `enough` still. With `only`, those that
+  // overlap it; with `except`, those that do not. Returns bytes.
+  std::uint64_t ReleaseIdle(std::uint64_t keep, std::uint64_t enough, const BusySet* only,
+                            const BusySet* except)
+      HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
+  // What the pool holds over the limit, as far as it is idle.
+  void ReleaseExcess() HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
+  std::uint64_t PendingPageBytes() HBM_REQUIRES(growth_mutex_, mutex_);
+  // What has been idle for idle_release.
+  void ReleaseExpired() HBM_EXCLUDES(mutex_, growth_mutex_);
+  absl::Duration Now() const;
+  absl::Status Preallocate() HBM_EXCLUDES(mutex_, growth_mutex_);
+  absl::Status CreateRun(std::uint64_t begin, std::uint64_t end, bool may_be_less, Plan* plan)
+      HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
+  void FlushQuarantineLocked(std::uint64_t keep) HBM_REQUIRES(mutex_);
+
+  const std::shared_ptr<Device> device_;  // kept alive, and before the source
+  const std::shared_ptr<MemorySource> source_;
+  VirtualMemory& memory_;
+  Timeline* const timeline_;  // null: work is done when a block is freed
+  SimulatedClock* const clock_;
+  const std::uint64_t granule_;
+  const bool ordered_;
+  const absl::Duration idle_release_;
+  const std::uint64_t start_bytes_;
+  const std::uint64_t quarantine_bytes_;
+
+  MemoryRange reservation_;
+  std::uint64_t large_begin_ = 0;
+
+  mutable core::Mutex growth_mutex_;
+  core::PageMap pages_ HBM_GUARDED_BY(growth_mutex_);
+  // Handles that are not mapped anywhere: a failure left them. First to be used.
+  std::vector<core::Mapping> loose_ HBM_GUARDED_BY(growth_mutex_);
+  std::vector<Stuck> stuck_ HBM_GUARDED_BY(growth_mutex_);
+
+  mutable core::Mutex mutex_;
+  mutable core::BackedSpace spaces_[2] HBM_GUARDED_BY(mutex_);
+  BlockCounters counters_ HBM_GUARDED_BY(mutex_);
+  ElasticGrowth growth_ HBM_GUARDED_BY(mutex_);
+  WorkLog work_ HBM_GUARDED_BY(mutex_);
+  std::uint64_t limit_ HBM_GUARDED_BY(mutex_);
+  LimitSource limit_source_ HBM_GUARDED_BY(mutex_);
+  std::uint64_t pool_bytes_ HBM_GUARDED_BY(mutex_) = 0;
+  std::uint64_t peak_pool_bytes_ HBM_GUARDED_BY(mutex_) = 0;
+  std::uint64_t num_mappings_ HBM_GUARDED_BY(mutex_) = 0;
+  std::uint64_t waits_ HBM_GUARDED_BY(mutex_) = 0;
+  std::int64_t wait_nanoseconds_ HBM_GUARDED_BY(mutex_) = 0;
+
+  // Streams beside its own that a live block is used on, by address.
+  std::unordered_map<std::uint64_t, std::vector<StreamRef>> uses_ HBM_GUARDED_BY(mutex_);
+  // Freed blocks that other streams' work may still use.
+  struct HeldBack {
+    int part;
+    core::ChunkId id;
+    std::vector<WorkLog::Entry> until;
+  };
+  std::deque<HeldBack> held_back_ HBM_GUARDED_BY(mutex_);
+  std::uint64_t held_back_bytes_ HBM_GUARDED_BY(mutex_) = 0;
+  struct Quarantined {
+    int part;
+    core::ChunkId id;
+    WorkLog::Entry entry;
+  };
+  std::deque<Quarantined> quarantine_ HBM_GUARDED_BY(mutex_);
+  std::uint64_t quarantined_ HBM_GUARDED_BY(mutex_) = 0;
+  // Ranges that were freed, oldest first, for idle_release.
+  struct FreedAt {
+    absl::Duration when;
+    AddressRange range;
+  };
+  std::deque<FreedAt> freed_at_ HBM_GUARDED_BY(mutex_);
+};
+
+}  // namespace hbm::strategies
+
+#endif  // HBMALLOC_STRATEGIES_ELASTIC_H_

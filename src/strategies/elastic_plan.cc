@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How elastic finds memory for a request: where the block goes, and which handles
+// fill what is not backed there. Books only; elastic_driver.cc carries it out.
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "strategies/elastic.h"
+
+namespace hbm::strategies {
+
+using core::BackedSpace;
+using core::ChunkId;
+using core::FreeKey;
+using core::kNoChunk;
+using core::Mapping;
+
+namespace {
+
+std::uint64_t RoundDown(std::uint64_t bytes, std::uint64_t unit) { return bytes / unit * unit; }
+std::uint64_t RoundUp(std::uint64_t bytes, std::uint64_t unit) {
+  return RoundDown(bytes + unit - 1, unit);
+}
+
+}  // namespace
+
+// The proof that a page may move: see elastic.h.
+std::vector<Elastic::IdleHandle> Elastic::GatherIdle(std::uint64_t except_begin,
+                                                     std::uint64_t except_end) {
+  std::vector<IdleHandle> idle;
+  for (const Mapping& loose : loose_) idle.push_back({loose, 0, 0, kNoChunk, kLarge});
+  work_.Poll();
+  const BusySet busy = work_.MakeBusySet();
+  for (int part : {kSmall, kLarge}) {
+    spaces_[part].VisitFree(granule_, [&](FreeKey key) {
+      const std::uint64_t end = key.address() + key.size();
+      std::size_t i = pages_.FirstAfter(key.address());
+      if (i < pages_.size() && pages_[i].address < key.address()) ++i;
+      for (; i < pages_.size() && pages_[i].end() <= end; ++i) {
+        const Mapping& page = pages_[i];
+        if (page.address < except_end && page.end() > except_begin) continue;
+        if (busy.Overlaps(page.address, page.end())) continue;
+        idle.push_back({page, key.size(), key.address(), key.id(), part});
+      }
+      return true;
+    });
+  }
+  return idle;
+}
+
+Elastic::Planned Elastic::MakePlan(int part, const FitRequest& request, bool contiguous, bool all,
+                                   std::uint64_t limit, BackedSpace::Placement* at, Plan* plan) {
+  *at = spaces_[part].Choose(request, pages_, all, contiguous);
+  if (!at->found) return Planned::kNoPlace;
+  plan->part = part;
+  plan->begin = at->address;
+  plan->end = at->address + request.rounded;
+  if (at->unbacked != 0 && !FillHoles(contiguous, limit, *at, plan)) return Planned::kShort;
+  return HoldPlan(*at, plan) ? Planned::kReady : Planned::kHostMemory;
+}
+
+bool Elastic::FillHoles(bool contiguous, std::uint64_t limit, const BackedSpace::Placement& at,
+                        Plan* plan) {
+  const std::uint64_t begin = RoundDown(plan->begin, granule_);
+  const std::uint64_t end = RoundUp(plan->end, granule_);
+  const bool is_small = plan->part == kSmall;
+  std::uint64_t pool = pool_bytes_;
+  std::vector<IdleHandle> idle;
+  const std::uint64_t budget = growth_.Budget(limit);
+  if (!loose_.empty() || pool + at.unbacked + growth_.SpareHandle(is_small) > budget) {
+    idle = GatherIdle(begin, end);
+    std::uint64_t idle_bytes = 0;
+    for (const IdleHandle& handle : idle) idle_bytes += handle.mapping.bytes;
+    if (pool + at.unbacked > budget) {
+      growth_.NotePressure({pool + at.unbacked, idle_bytes, LargestPinned(idle)});
+    }
+    if (pool + at.unbacked > limit + idle_bytes) return false;
+    SortVictims(&idle);
+  }
+  for (std::uint64_t address = begin; address < end;) {
+    const std::size_t i = pages_.FirstAfter(address);
+    if (i < pages_.size() && pages_[i].address <= address) {
+      address = pages_[i].end();
+      continue;
+    }
+    const std::uint64_t piece_end = i < pages_.size() ? std::min(end, pages_[i].address) : end;
+    if (!FillPiece(address, piece_end, contiguous, limit, &idle, &pool, plan)) return false;
+    address = piece_end;
+  }
+  return true;
+}
+
+// What of the largest free chunk for large blocks could not be stolen: mostly the
+// rest of a handle that a growing program is about to use.
+std::uint64_t Elastic::LargestPinned(const std::vector<IdleHandle>& idle) {
+  const std::uint64_t largest = spaces_[kLarge].LargestFree(core::kSafe);
+  std::uint64_t address = 0;
+  spaces_[kLarge].VisitFree(largest, [&](FreeKey key) {
+    address = key.address();
+    return true;
+  });
+  std::uint64_t pinned = largest;
+  for (const IdleHandle& handle : idle) {
+    if (handle.part == kLarge && handle.chunk_address == address) pinned -= handle.mapping.bytes;
+  }
+  return pinned;
+}
+
+void Elastic::SortVictims(std::vector<IdleHandle>* idle) {
+  // With slack, from the smallest chunks, which serve the fewest requests; without,
+  // from the largest, where what remains is the most.
+  const bool largest_first = growth_.is_tightest();
+  std::sort(idle->begin(), idle->end(), [&](const IdleHandle& a, const IdleHandle& b) {
+    const auto key = [](const IdleHandle& h) {
+      return std::make_tuple(h.chunk_bytes, h.mapping.address, h.mapping.handle);
+    };
+    const bool a_loose = a.mapping.address == 0;
+    const bool b_loose = b.mapping.address == 0;
+    if (a_loose != b_loose) return a_loose;
+    return largest_first ? key(b) < key(a) : key(a) < key(b);
+  });
+}
+
+bool Elastic::FillPiece(std::uint64_t begin, std::uint64_t end, bool contiguous,
+                        std::uint64_t limit, std::vector<IdleHandle>* idle, std::uint64_t* pool,
+                        Plan* plan) {
+  const bool is_small = plan->part == kSmall;
+  const std::uint64_t budget = growth_.Budget(limit);
+  const auto take = [&](std::size_t position, Step::Kind kind, std::uint64_t to) {
+    const IdleHandle handle = (*idle)[position];
+    idle->erase(idle->begin() + static_cast<std::ptrdiff_t>(position));
+    plan->steps.push_back({kind, to, handle.mapping.bytes, plan->victims.size()});
+    plan->victims.push_back({handle, kNoChunk, false});
+  };
+  for (std::uint64_t at = begin; at < end;) {
+    const std::uint64_t wanted = end - at;
+    const std::uint64_t room = contiguous ? wanted : spaces_[plan->part].HoleBytesFrom(at);
+    const std::uint64_t bytes =
+        contiguous ? wanted
+                   : growth_.NextHandle({wanted, room, is_small, *pool, limit, !idle->empty()});
+    const bool may_exceed = idle->empty() && *pool + bytes <= limit;
+    const bool has_loose = !idle->empty() && idle->front().mapping.address == 0;
+    if (!has_loose && (*pool + bytes <= budget || may_exceed)) {
+      plan->steps.push_back({Step::Kind::kCreate, at, bytes, 0});
+      *pool += bytes;
+      at += bytes;
+      continue;
+    }
+    const std::size_t best =
+        BestVictim(*idle, wanted, room, contiguous ? wanted : growth_.SpareHandle(is_small));
+    if (best < idle->size() && (!contiguous || (*idle)[best].mapping.bytes == wanted)) {
+      const std::uint64_t moved = (*idle)[best].mapping.bytes;
+      take(best, Step::Kind::kMove, at);
+      at += moved;
+      continue;
+    }
+    if (!idle->empty() && (*pool + bytes > budget)) {
+      // None fits. The smallest makes room for a new one of the right size.
+      const auto smallest =
+          std::min_element(idle->begin(), idle->end(), [](const auto& a, const auto& b) {
+            return a.mapping.bytes < b.mapping.bytes;
+          });
+      *pool -= smallest->mapping.bytes;
+      take(static_cast<std::size_t>(smallest - idle->begin()), Step::Kind::kRelease, 0);
+      continue;
+    }
+    std::uint64_t least = std::min(bytes, wanted);
+    if (*pool + least > limit) {
+      if (contiguous) return false;
+      least = limit > *pool ? std::min(least, RoundDown(limit - *pool, granule_)) : 0;
+    }
+    if (least == 0) return false;
+    plan->steps.push_back({Step::Kind::kCreate, at, least, 0});
+    *pool += least;
+    at += least;
+  }
+  return true;
+}
+
+// The handle of the wanted size, or the one that is nearest below, or one that is
+// larger and has room; idle.size() if there is none.
+std::size_t Elastic::BestVictim(const std::vector<IdleHandle>& idle, std::uint64_t wanted,
+                                std::uint64_t room, std::uint64_t spare) {
+  std::size_t best = idle.size();
+  std::uint64_t least = ~std::uint64_t{0};
+  for (std::size_t i = 0; i < idle.size() && least != 0; ++i) {
+    const std::uint64_t bytes = idle[i].mapping.bytes;
+    if (bytes > room || (bytes > wanted && bytes > spare)) continue;
+    const std::uint64_t misfit =
+        bytes <= wanted ? wanted - bytes : (bytes - wanted) * 2 + granule_;
+    if (misfit >= least) continue;
+    least = misfit;
+    best = i;
+    if (growth_.is_tightest() && bytes == granule_) break;  // all are alike
+  }
+  return best;
+}
+
+bool Elastic::HoldVictims(Plan* plan) {
+  const auto changes = static_cast<std::uint32_t>(plan->victims.size()) + 2;
+  if (!spaces_[kSmall].ReserveForChanges(changes) || !spaces_[kLarge].ReserveForChanges(changes)) {
+    return false;
+  }
+  // In order of address within a chunk, because holding a piece cuts the chunk.
+  std::vector<Victim*> in_order;
+  for (Victim& victim : plan->victims) {
+    if (victim.idle.mapping.address != 0) in_order.push_back(&victim);
+  }
+  std::sort(in_order.begin(), in_order.end(), [](const Victim* a, const Victim* b) {
+    return a->idle.mapping.address < b->idle.mapping.address;
+  });
+  const IdleHandle* last = nullptr;
+  ChunkId from = kNoChunk;
+  for (Victim* victim : in_order) {
+    const IdleHandle& idle = victim->idle;
+    if (last == nullptr || idle.chunk != last->chunk || idle.part != last->part) from = idle.chunk;
+    from = spaces_[idle.part].HoldRange(from, idle.mapping.address, idle.mapping.end());
+    victim->held = from;
+    last = &idle;
+  }
+  return true;
+}
+
+// From here on nobody else can use what the plan changes.
+bool Elastic::HoldPlan(const BackedSpace::Placement& at, Plan* plan) {
+  if (!HoldVictims(plan)) return false;
+  for (const Step& step : plan->steps) {
+    if (step.kind == Step::Kind::kRelease) continue;
+    plan->begin = std::min(plan->begin, step.to);
+    plan->end = std::max(plan->end, step.to + step.bytes);
+  }
+  plan->held = spaces_[plan->part].HoldRange(at.first, plan->begin, plan->end);
+  return true;
+}
+
+// Looks for one mapping that holds the whole block. Placed so, a block keeps its
+// handle as long as it lives: only idle handles move.
+void* Elastic::AllocateContiguous(const FitRequest& request) {
+  std::uint64_t best = ~std::uint64_t{0};
+  std::uint64_t place = 0;
+  ChunkId chunk = kNoChunk;
+  spaces_[kLarge].VisitFree(request.rounded, [&](FreeKey key) {
+    const std::uint64_t end = key.address() + key.size();
+    for (std::size_t i = pages_.FirstAfter(key.address());
+         i < pages_.size() && pages_[i].address < end; ++i) {
+      const std::uint64_t begin = std::max(key.address(), pages_[i].address);
+      const std::uint64_t start =
+          (begin + request.alignment - 1) & ~(request.alignment - 1);
+      if (start + request.rounded > std::min(end, pages_[i].end()) || pages_[i].bytes >= best) {
+        continue;
+      }
+      best = pages_[i].bytes;
+      place = start;
+      chunk = key.id();
+    }
+    return true;
+  });
+  // A much larger handle is worth more elsewhere.
+  if (chunk == kNoChunk || best > 2 * RoundUp(request.rounded, granule_)) return nullptr;
+  if (!spaces_[kLarge].ReserveForChanges(2)) return nullptr;
+  const ChunkId held = spaces_[kLarge].HoldRange(chunk, place, place + request.rounded);
+  return TakenLocked(kLarge, spaces_[kLarge].SettleBlock(held, place, request, pages_));
+}
+
+void* Elastic::AllocateAcrossStreams(int part, const FitRequest& request, StreamRef stream) {
+  if (!ordered_ || !stream.is_handle()) return nullptr;
+  core::MutexLock lock(mutex_);
+  for (core::OrderId order = 1; order < work_.num_orders(); ++order) {
+    if (order == request.order || spaces_[part].LargestFree(order) < request.rounded) continue;
+    const Timeline::Marker marker = work_.LatestMarker(order);
+    if (marker == 0 || !timeline_->WaitOnStream(stream, marker).ok()) continue;
+    const ChunkId id = spaces_[part].AllocateFrom(order, request);
+    if (id == kNoChunk) continue;
+    ++waits_;
+    return TakenLocked(part, id);
+  }
+  return nullptr;
+}
+
+}  // namespace hbm::strategies
