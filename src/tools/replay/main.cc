@@ -160,6 +160,10 @@ int Replay(const Flags& flags) {
       progress.Step(absl::StrCat(trace.name, ": ", contender.label));
       absl::StatusOr<Result> result = Run(trace, contender, *device_spec, flags);
       if (!result.ok()) return Fail(kUsage, result.status());
+      if (result->streams_merged && &contender == &contenders->front()) {
+        Say(absl::StrCat(trace.name, ": ", trace.streams.size(),
+                         " streams are replayed on the default one: a GPU has no others here"));
+      }
       if (status = WritePlacements(flags, *result); !status.ok()) return Fail(kUsage, status);
       result->memory.offsets.clear();
       results.push_back(*std::move(result));

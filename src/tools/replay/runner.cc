@@ -100,6 +100,8 @@ absl::Status MeasureMemory(const observe::Trace& trace, const Contender& contend
   observe::MemoryOptions options;
   options.streams = StreamsFor(*fresh->device);
   options.offsets = offsets;
+  result->streams_merged =
+      trace.streams.size() > 1 && options.streams == observe::ReplayStreams::kOne;
   result->memory =
       observe::MeasureMemory(trace, *fresh->allocator, fresh->device->simulated_clock(), options);
   return absl::OkStatus();

@@ -34,6 +34,7 @@ struct Result {
   std::string device;
   std::size_t events = 0;
   std::size_t streams = 0;
+  bool streams_merged = false;  // several, replayed as one
   std::int64_t duration_us = 0;
   std::uint64_t recorded_failures = 0;
   std::uint64_t unknown_frees = 0;
