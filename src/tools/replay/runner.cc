@@ -200,8 +200,9 @@ absl::StatusOr<Result> Run(const observe::Trace& trace, const Contender& contend
   absl::Status status =
       MeasureMemory(trace, contender, device_spec, !flags.placements.empty(), &result);
   if (status.ok()) status = MeasureSpeed(trace, contender, device_spec, flags.repeat, &result);
-  if (status.ok() && flags.find_capacity)
+  if (status.ok() && flags.find_capacity) {
     status = FindNeeds(trace, contender, device_spec, &result);
+  }
   if (!status.ok()) return status;
   return result;
 }

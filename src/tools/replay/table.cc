@@ -165,7 +165,7 @@ std::string Heading(const Result& result) {
 
 void AppendPadded(std::string* line, const std::string& cell, std::size_t width, bool left) {
   const std::string padding(width > cell.size() ? width - cell.size() : 0, ' ');
-  absl::StrAppend(line, line->empty() ? "  " : "  ", left ? cell : padding, left ? padding : cell);
+  absl::StrAppend(line, "  ", left ? cell : padding, left ? padding : cell);
 }
 
 void AppendLine(std::string* text, std::string line) {
