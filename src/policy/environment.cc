@@ -95,9 +95,10 @@ std::string DescribeEnvironment(const Environment& environment) {
     absl::StrAppend(&text, "policy: ", Quote(ToString(read->policy)), "\n");
     for (const Field& field : Fields()) {
       const auto origin = read->origins.find(field.name);
-      absl::StrAppendFormat(&text, "  %-22s  %-14s  %s\n", View(field.name),
-                            field.print(read->policy),
-                            origin == read->origins.end() ? "default" : origin->second);
+      absl::StrAppendFormat(
+          &text, "  %-22s  %-14s  %s\n", View(field.name),
+          field.equal(read->policy, Policy()) ? field.default_value : field.print(read->policy),
+          origin == read->origins.end() ? "default" : origin->second);
     }
     for (const std::string& note : read->not_in_force) {
       absl::StrAppend(&text, "not in force: ", note, "\n");
