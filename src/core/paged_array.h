@@ -46,6 +46,7 @@ class PagedArray {
   T& operator[](std::size_t index) { return data_[index]; }
   const T& operator[](std::size_t index) const { return data_[index]; }
   T* data() { return data_; }
+  const T* data() const { return data_; }
   std::size_t capacity() const { return bytes_ / sizeof(T); }
 
   // Makes room for at least `count` elements; false if the machine has no memory.
