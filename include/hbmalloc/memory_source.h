@@ -81,6 +81,11 @@ class Timeline {
 
   // Blocks until all work on the device is done: the last resort.
   virtual absl::Status WaitForDevice() = 0;
+
+  // Whether the stream's work is being captured for later (a CUDA graph) instead of
+  // queued. Then Record and WaitOnStream on it are FailedPrecondition, and nothing
+  // that would spoil the capture is called.
+  virtual absl::StatusOr<bool> IsCapturing(StreamRef /*stream*/) { return false; }
 };
 
 // Address ranges and physical memory apart from each other, as CUDA's virtual

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sources/cuda/context.h"
+
+#include "absl/strings/str_cat.h"
+#include "sources/cuda/driver_status.h"
+
+namespace hbm::sources::cuda {
+
+PrimaryContext::~PrimaryContext() {
+  // After the driver's shutdown this fails, and nothing is held any more.
+  if (context_.load() != nullptr) driver_.DevicePrimaryCtxRelease(device_);
+}
+
+absl::StatusOr<CUcontext> PrimaryContext::Get() {
+  CUcontext context = context_.load(std::memory_order_acquire);
+  if (context != nullptr) return context;
+  core::MutexLock lock(mutex_);
+  context = context_.load(std::memory_order_relaxed);
+  if (context != nullptr) return context;
+  const CUresult result = driver_.DevicePrimaryCtxRetain(&context, device_);
+  if (result != CUDA_SUCCESS) {
+    return ToStatus(driver_, result, "cuDevicePrimaryCtxRetain",
+                    "the device (its context takes several hundred MiB)");
+  }
+  context_.store(context, std::memory_order_release);
+  return context;
+}
+
+DriverScope::DriverScope(PrimaryContext* context) : driver_(context->driver()) {
+  const absl::StatusOr<CUcontext> wanted = context->Get();
+  if (!wanted.ok()) {
+    status_ = wanted.status();
+    return;
+  }
+  CUresult result = driver_.CtxGetCurrent(&previous_);
+  if (result == CUDA_SUCCESS && previous_ != *wanted) {
+    result = driver_.CtxPushCurrent(*wanted);
+    pushed_ = result == CUDA_SUCCESS;
+  }
+  if (result == CUDA_SUCCESS) {
+    result = driver_.ThreadExchangeStreamCaptureMode(&mode_);
+    relaxed_ = result == CUDA_SUCCESS;
+  }
+  if (result != CUDA_SUCCESS) {
+    status_ = ToStatus(driver_, result, "making the context current",
+                       absl::StrCat("device ", context->device()));
+  }
+}
+
+DriverScope::~DriverScope() {
+  if (relaxed_ && mode_ != CU_STREAM_CAPTURE_MODE_RELAXED) {
+    if (driver_.ThreadExchangeStreamCaptureMode(&mode_) != CUDA_SUCCESS) {
+      driver_.ThreadExchangeStreamCaptureMode(&mode_);
+    }
+  }
+  if (!pushed_) return;
+  CUcontext popped = nullptr;
+  if (driver_.CtxPopCurrent(&popped) != CUDA_SUCCESS) driver_.CtxSetCurrent(previous_);
+}
+
+}  // namespace hbm::sources::cuda

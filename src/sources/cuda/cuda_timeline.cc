@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sources/cuda/cuda_timeline.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "sources/cuda/driver_status.h"
+
+namespace hbm::sources::cuda {
+namespace {
+
+static_assert(sizeof(CUevent) == sizeof(Timeline::Marker), "a marker holds an event's handle");
+
+// Events beyond this many are destroyed when they are forgotten.
+constexpr std::size_t kMaxIdleEvents = 4096;
+
+CUevent EventOf(Timeline::Marker marker) {
+  return reinterpret_cast<CUevent>(marker);  // NOLINT(performance-no-int-to-ptr)
+}
+Timeline::Marker MarkerOf(CUevent event) { return reinterpret_cast<Timeline::Marker>(event); }
+
+CUstream HandleOf(StreamRef stream) { return static_cast<CUstream>(stream.handle()); }
+
+std::string NameOf(StreamRef stream) { return absl::StrFormat("stream %#x", stream.value()); }
+
+}  // namespace
+
+CudaTimeline::~CudaTimeline() {
+  if (idle_.empty()) return;
+  const DriverScope scope(&context_);
+  for (CUevent event : idle_) {
+    // Once more, in case the first failure was a passing one.
+    if (driver_.EventDestroy(event) != CUDA_SUCCESS) driver_.EventDestroy(event);
+  }
+}
+
+absl::StatusOr<std::uint64_t> CudaTimeline::StreamId(StreamRef stream) {
+  const DriverScope scope(&context_);
+  if (!scope.status().ok()) return scope.status();
+  unsigned long long id = 0;
+  const CUresult result = driver_.StreamGetId(HandleOf(stream), &id);
+  if (result != CUDA_SUCCESS) return ToStatus(driver_, result, "cuStreamGetId", NameOf(stream));
+  return static_cast<std::uint64_t>(id);
+}
+
+absl::StatusOr<bool> CudaTimeline::IsCapturing(StreamRef stream) {
+  const DriverScope scope(&context_);
+  if (!scope.status().ok()) return scope.status();
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult result = driver_.StreamIsCapturing(HandleOf(stream), &status);
+  // The legacy stream cannot be touched while another stream is captured; asking
+  // whether it is leaves that capture alone.
+  if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return true;
+  if (result != CUDA_SUCCESS) {
+    return ToStatus(driver_, result, "cuStreamIsCapturing", NameOf(stream));
+  }
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+absl::Status CudaTimeline::CheckNotCapturing(StreamRef stream, const char* what) {
+  const absl::StatusOr<bool> capturing = IsCapturing(stream);
+  if (!capturing.ok()) return capturing.status();
+  if (!*capturing) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(what, " ", NameOf(stream),
+                   ": a CUDA graph is being captured on it; the work of a capture is not queued "
+                   "yet, so nothing can be ordered after it"));
+}
+
+absl::StatusOr<CUevent> CudaTimeline::TakeEvent() {
+  {
+    core::MutexLock lock(mutex_);
+    if (!idle_.empty()) {
+      CUevent event = idle_.back();
+      idle_.pop_back();
+      return event;
+    }
+  }
+  CUevent event = nullptr;
+  const DriverMeter::Timer timer(meter_);
+  const CUresult result = driver_.EventCreate(&event, CU_EVENT_DISABLE_TIMING);
+  if (result != CUDA_SUCCESS) return ToStatus(driver_, result, "cuEventCreate", "an event");
+  return event;
+}
+
+absl::StatusOr<Timeline::Marker> CudaTimeline::Record(StreamRef stream) {
+  const DriverScope scope(&context_);
+  if (!scope.status().ok()) return scope.status();
+  if (absl::Status free = CheckNotCapturing(stream, "recording on"); !free.ok()) return free;
+  const absl::StatusOr<CUevent> event = TakeEvent();
+  if (!event.ok()) return event.status();
+  CUresult result;
+  {
+    const DriverMeter::Timer timer(meter_);
+    result = driver_.EventRecord(*event, HandleOf(stream));
+  }
+  if (result == CUDA_SUCCESS) return MarkerOf(*event);
+  Forget(MarkerOf(*event));
+  return ToStatus(driver_, result, "cuEventRecord", NameOf(stream));
+}
+
+absl::StatusOr<bool> CudaTimeline::IsDone(Marker marker) {
+  if (marker == 0) return true;
+  const DriverScope scope(&context_);
+  if (!scope.status().ok()) {
+    if (absl::IsUnavailable(scope.status())) return true;  // nothing runs any more
+    return scope.status();
+  }
+  const DriverMeter::Timer timer(meter_);
+  const CUresult result = driver_.EventQuery(EventOf(marker));
+  if (result == CUDA_ERROR_NOT_READY) return false;
+  if (result == CUDA_SUCCESS || Classify(result) == ResultKind::kShutDown) return true;
+  return ToStatus(driver_, result, "cuEventQuery", "an event");
+}
+
+absl::Status CudaTimeline::WaitOnHost(Marker marker, absl::Duration timeout) {
+  if (marker == 0) return absl::OkStatus();
+  if (timeout == absl::InfiniteDuration()) {
+    const DriverScope scope(&context_);
+    if (!scope.status().ok()) return scope.status();
+    const DriverMeter::Timer timer(meter_);
+    return ReleaseStatus(driver_, driver_.EventSynchronize(EventOf(marker)), "cuEventSynchronize",
+                         "an event");
+  }
+  // The driver has no wait with a limit: look often at first, then less often.
+  const absl::Time deadline = absl::Now() + timeout;
+  absl::Duration pause = absl::Microseconds(5);
+  for (;;) {
+    const absl::StatusOr<bool> done = IsDone(marker);
+    if (!done.ok()) return done.status();
+    if (*done) return absl::OkStatus();
+    const absl::Duration left = deadline - absl::Now();
+    if (left <= absl::ZeroDuration()) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("the stream's work was not done after ", absl::FormatDuration(timeout)));
+    }
+    absl::SleepFor(std::min(left, pause));
+    pause = std::min(pause * 2, absl::Microseconds(200));
+  }
+}
+
+absl::Status CudaTimeline::WaitOnStream(StreamRef stream, Marker marker) {
+  if (marker == 0) return absl::OkStatus();
+  const DriverScope scope(&context_);
+  if (!scope.status().ok()) return scope.status();
+  // A wait for an event from outside would spoil the capture.
+  if (absl::Status free = CheckNotCapturing(stream, "making wait"); !free.ok()) return free;
+  const DriverMeter::Timer timer(meter_);
+  return ToStatus(driver_, driver_.StreamWaitEvent(HandleOf(stream), EventOf(marker), 0),
+                  "cuStreamWaitEvent", NameOf(stream));
+}
+
+void CudaTimeline::Forget(Marker marker) {
+  if (marker == 0) return;
+  {
+    core::MutexLock lock(mutex_);
+    if (idle_.size() < kMaxIdleEvents) {
+      idle_.push_back(EventOf(marker));
+      return;
+    }
+  }
+  const DriverScope scope(&context_);
+  if (driver_.EventDestroy(EventOf(marker)) != CUDA_SUCCESS) {
+    core::MutexLock lock(mutex_);
+    idle_.push_back(EventOf(marker));  // the destructor tries again
+  }
+}
+
+absl::Status CudaTimeline::WaitForDevice() {
+  const DriverScope scope(&context_);
+  if (!scope.status().ok()) {
+    return absl::IsUnavailable(scope.status()) ? absl::OkStatus() : scope.status();
+  }
+  const DriverMeter::Timer timer(meter_);
+  return ReleaseStatus(driver_, driver_.CtxSynchronize(), "cuCtxSynchronize", "the device");
+}
+
+}  // namespace hbm::sources::cuda
