@@ -31,8 +31,7 @@ namespace hbm::sources::cuda {
 
 class CudaTimeline final : public Timeline {
  public:
-  explicit CudaTimeline(PrimaryContext* context)
-      : context_(*context), driver_(context->driver()) {}
+  explicit CudaTimeline(PrimaryContext* context) : context_(*context), driver_(context->driver()) {}
   // Every marker was forgotten.
   ~CudaTimeline() override;
 

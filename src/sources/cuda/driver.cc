@@ -16,8 +16,8 @@ using GetProcAddress = CUresult (*)(const char* symbol, void** function, int ver
                                     cuuint64_t flags, CUdriverProcAddressQueryResult* found);
 
 absl::Status NoDriver(std::string_view problem) {
-  return absl::UnavailableError(absl::StrCat("cuda: no usable driver: ",
-                                             absl::string_view(problem.data(), problem.size())));
+  return absl::UnavailableError(
+      absl::StrCat("cuda: no usable driver: ", absl::string_view(problem.data(), problem.size())));
 }
 
 // Null handles must mean the legacy default stream whatever the caller was

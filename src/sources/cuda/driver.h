@@ -24,69 +24,68 @@ namespace hbm::sources::cuda {
 
 // CALL(Name, version, parameters): driver entry point "cuName" with the signature
 // that it has had since CUDA `version` (12000 is 12.0).
-#define HBM_CUDA_DRIVER_CALLS(CALL)                                                             \
-  CALL(Init, 2000, (unsigned int flags))                                                        \
-  CALL(GetErrorName, 6000, (CUresult error, const char** text))                                 \
-  CALL(GetErrorString, 6000, (CUresult error, const char** text))                               \
-  CALL(DeviceGet, 2000, (CUdevice * device, int ordinal))                                       \
-  CALL(DeviceGetCount, 2000, (int* count))                                                      \
-  CALL(DeviceGetName, 2000, (char* name, int bytes, CUdevice device))                           \
-  CALL(DeviceGetUuid, 11040, (CUuuid * uuid, CUdevice device))                                  \
-  CALL(DeviceGetByPCIBusId, 4010, (CUdevice * device, const char* bus_id))                      \
-  CALL(DeviceGetAttribute, 2000, (int* value, CUdevice_attribute attribute, CUdevice device))   \
-  CALL(DeviceCanAccessPeer, 4000, (int* can, CUdevice device, CUdevice peer))                   \
-  CALL(DevicePrimaryCtxRetain, 7000, (CUcontext * context, CUdevice device))                    \
-  CALL(DevicePrimaryCtxRelease, 11000, (CUdevice device))                                       \
-  CALL(CtxGetCurrent, 4000, (CUcontext * context))                                              \
-  CALL(CtxSetCurrent, 4000, (CUcontext context))                                                \
-  CALL(CtxPushCurrent, 4000, (CUcontext context))                                               \
-  CALL(CtxPopCurrent, 4000, (CUcontext * context))                                              \
-  CALL(CtxSynchronize, 2000, ())                                                                \
-  CALL(MemGetInfo, 3020, (std::size_t * free, std::size_t* total))                              \
-  CALL(MemAlloc, 3020, (CUdeviceptr * address, std::size_t bytes))                              \
-  CALL(MemFree, 3020, (CUdeviceptr address))                                                    \
-  CALL(MemAllocManaged, 6000, (CUdeviceptr * address, std::size_t bytes, unsigned int flags))   \
-  CALL(MemHostAlloc, 2020, (void** address, std::size_t bytes, unsigned int flags))             \
-  CALL(MemFreeHost, 2000, (void* address))                                                      \
-  CALL(MemGetAllocationGranularity, 10020,                                                      \
-       (std::size_t * bytes, const CUmemAllocationProp* properties,                             \
-        CUmemAllocationGranularity_flags option))                                               \
-  CALL(MemAddressReserve, 10020,                                                                \
-       (CUdeviceptr * address, std::size_t bytes, std::size_t alignment, CUdeviceptr hint,      \
-        unsigned long long flags))                                                              \
-  CALL(MemAddressFree, 10020, (CUdeviceptr address, std::size_t bytes))                         \
-  CALL(MemCreate, 10020,                                                                        \
-       (CUmemGenericAllocationHandle * handle, std::size_t bytes,                               \
-        const CUmemAllocationProp* properties, unsigned long long flags))                       \
-  CALL(MemRelease, 10020, (CUmemGenericAllocationHandle handle))                                \
-  CALL(MemMap, 10020,                                                                           \
-       (CUdeviceptr address, std::size_t bytes, std::size_t offset,                             \
-        CUmemGenericAllocationHandle handle, unsigned long long flags))                         \
-  CALL(MemUnmap, 10020, (CUdeviceptr address, std::size_t bytes))                               \
-  CALL(MemSetAccess, 10020,                                                                     \
-       (CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* access,                  \
-        std::size_t count))                                                                     \
-  CALL(MemPoolCreate, 11020, (CUmemoryPool * pool, const CUmemPoolProps* properties))           \
-  CALL(MemPoolDestroy, 11020, (CUmemoryPool pool))                                              \
-  CALL(MemPoolSetAttribute, 11020,                                                              \
-       (CUmemoryPool pool, CUmemPool_attribute attribute, void* value))                         \
-  CALL(MemPoolGetAttribute, 11020,                                                              \
-       (CUmemoryPool pool, CUmemPool_attribute attribute, void* value))                         \
-  CALL(MemPoolSetAccess, 11020,                                                                 \
-       (CUmemoryPool pool, const CUmemAccessDesc* access, std::size_t count))                   \
-  CALL(MemPoolTrimTo, 11020, (CUmemoryPool pool, std::size_t keep_bytes))                       \
-  CALL(MemAllocFromPoolAsync, 11020,                                                            \
-       (CUdeviceptr * address, std::size_t bytes, CUmemoryPool pool, CUstream stream))          \
-  CALL(MemFreeAsync, 11020, (CUdeviceptr address, CUstream stream))                             \
-  CALL(EventCreate, 2000, (CUevent * event, unsigned int flags))                                \
-  CALL(EventDestroy, 4000, (CUevent event))                                                     \
-  CALL(EventRecord, 2000, (CUevent event, CUstream stream))                                     \
-  CALL(EventQuery, 2000, (CUevent event))                                                       \
-  CALL(EventSynchronize, 2000, (CUevent event))                                                 \
-  CALL(StreamWaitEvent, 3020, (CUstream stream, CUevent event, unsigned int flags))             \
-  CALL(StreamSynchronize, 2000, (CUstream stream))                                              \
-  CALL(StreamGetId, 12000, (CUstream stream, unsigned long long* id))                           \
-  CALL(StreamIsCapturing, 10000, (CUstream stream, CUstreamCaptureStatus* status))              \
+#define HBM_CUDA_DRIVER_CALLS(CALL)                                                                \
+  CALL(Init, 2000, (unsigned int flags))                                                           \
+  CALL(GetErrorName, 6000, (CUresult error, const char** text))                                    \
+  CALL(GetErrorString, 6000, (CUresult error, const char** text))                                  \
+  CALL(DeviceGet, 2000, (CUdevice * device, int ordinal))                                          \
+  CALL(DeviceGetCount, 2000, (int* count))                                                         \
+  CALL(DeviceGetName, 2000, (char* name, int bytes, CUdevice device))                              \
+  CALL(DeviceGetUuid, 11040, (CUuuid * uuid, CUdevice device))                                     \
+  CALL(DeviceGetByPCIBusId, 4010, (CUdevice * device, const char* bus_id))                         \
+  CALL(DeviceGetAttribute, 2000, (int* value, CUdevice_attribute attribute, CUdevice device))      \
+  CALL(DeviceCanAccessPeer, 4000, (int* can, CUdevice device, CUdevice peer))                      \
+  CALL(DevicePrimaryCtxRetain, 7000, (CUcontext * context, CUdevice device))                       \
+  CALL(DevicePrimaryCtxRelease, 11000, (CUdevice device))                                          \
+  CALL(CtxGetCurrent, 4000, (CUcontext * context))                                                 \
+  CALL(CtxSetCurrent, 4000, (CUcontext context))                                                   \
+  CALL(CtxPushCurrent, 4000, (CUcontext context))                                                  \
+  CALL(CtxPopCurrent, 4000, (CUcontext * context))                                                 \
+  CALL(CtxSynchronize, 2000, ())                                                                   \
+  CALL(MemGetInfo, 3020, (std::size_t * free, std::size_t * total))                                \
+  CALL(MemAlloc, 3020, (CUdeviceptr * address, std::size_t bytes))                                 \
+  CALL(MemFree, 3020, (CUdeviceptr address))                                                       \
+  CALL(MemAllocManaged, 6000, (CUdeviceptr * address, std::size_t bytes, unsigned int flags))      \
+  CALL(MemHostAlloc, 2020, (void** address, std::size_t bytes, unsigned int flags))                \
+  CALL(MemFreeHost, 2000, (void* address))                                                         \
+  CALL(MemGetAllocationGranularity, 10020,                                                         \
+       (std::size_t * bytes, const CUmemAllocationProp* properties,                                \
+        CUmemAllocationGranularity_flags option))                                                  \
+  CALL(MemAddressReserve, 10020,                                                                   \
+       (CUdeviceptr * address, std::size_t bytes, std::size_t alignment, CUdeviceptr hint,         \
+        unsigned long long flags))                                                                 \
+  CALL(MemAddressFree, 10020, (CUdeviceptr address, std::size_t bytes))                            \
+  CALL(MemCreate, 10020,                                                                           \
+       (CUmemGenericAllocationHandle * handle, std::size_t bytes,                                  \
+        const CUmemAllocationProp* properties, unsigned long long flags))                          \
+  CALL(MemRelease, 10020, (CUmemGenericAllocationHandle handle))                                   \
+  CALL(MemMap, 10020,                                                                              \
+       (CUdeviceptr address, std::size_t bytes, std::size_t offset,                                \
+        CUmemGenericAllocationHandle handle, unsigned long long flags))                            \
+  CALL(MemUnmap, 10020, (CUdeviceptr address, std::size_t bytes))                                  \
+  CALL(MemSetAccess, 10020,                                                                        \
+       (CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* access, std::size_t count)) \
+  CALL(MemPoolCreate, 11020, (CUmemoryPool * pool, const CUmemPoolProps* properties))              \
+  CALL(MemPoolDestroy, 11020, (CUmemoryPool pool))                                                 \
+  CALL(MemPoolSetAttribute, 11020,                                                                 \
+       (CUmemoryPool pool, CUmemPool_attribute attribute, void* value))                            \
+  CALL(MemPoolGetAttribute, 11020,                                                                 \
+       (CUmemoryPool pool, CUmemPool_attribute attribute, void* value))                            \
+  CALL(MemPoolSetAccess, 11020,                                                                    \
+       (CUmemoryPool pool, const CUmemAccessDesc* access, std::size_t count))                      \
+  CALL(MemPoolTrimTo, 11020, (CUmemoryPool pool, std::size_t keep_bytes))                          \
+  CALL(MemAllocFromPoolAsync, 11020,                                                               \
+       (CUdeviceptr * address, std::size_t bytes, CUmemoryPool pool, CUstream stream))             \
+  CALL(MemFreeAsync, 11020, (CUdeviceptr address, CUstream stream))                                \
+  CALL(EventCreate, 2000, (CUevent * event, unsigned int flags))                                   \
+  CALL(EventDestroy, 4000, (CUevent event))                                                        \
+  CALL(EventRecord, 2000, (CUevent event, CUstream stream))                                        \
+  CALL(EventQuery, 2000, (CUevent event))                                                          \
+  CALL(EventSynchronize, 2000, (CUevent event))                                                    \
+  CALL(StreamWaitEvent, 3020, (CUstream stream, CUevent event, unsigned int flags))                \
+  CALL(StreamSynchronize, 2000, (CUstream stream))                                                 \
+  CALL(StreamGetId, 12000, (CUstream stream, unsigned long long* id))                              \
+  CALL(StreamIsCapturing, 10000, (CUstream stream, CUstreamCaptureStatus * status))                \
   CALL(ThreadExchangeStreamCaptureMode, 10010, (CUstreamCaptureMode * mode))
 
 // Thread-safe, as the driver is. Trivially destructible on purpose: static
