@@ -18,6 +18,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -213,6 +214,7 @@ class Allocator {
                                      AllocError why);
   absl::Status FailedAllocation(std::size_t bytes, const AllocateOptions& options,
                                 const AllocError& why, absl::Duration waited) const;
+  absl::Status FailedDeallocation(const void* ptr, absl::Status why) const;
   absl::Status BadPointer(const void* ptr, std::string_view operation) const;
   void WakeWaiters();
 
@@ -221,6 +223,48 @@ class Allocator {
   std::atomic<int> waiters_{0};
   std::unique_ptr<Waiting> waiting_;
 };
+
+// In the header so that checks of options which the compiler can see cost nothing.
+inline void* Allocator::Attempt(std::size_t bytes, const AllocateOptions& options, bool may_wait,
+                                AllocError* why) noexcept {
+  *why = AllocError{};
+  if (bytes == 0) return nullptr;
+  const std::size_t alignment = options.alignment;
+  if (alignment == 0 || (alignment & (alignment - 1)) != 0 || alignment > kMaxAlignment ||
+      options.stream.is_of_allocation()) {
+    why->code = absl::StatusCode::kInvalidArgument;
+    return nullptr;
+  }
+  const Request request{bytes,
+                        alignment < kMinAlignment ? kMinAlignment : alignment,
+                        options.stream,
+                        options.tag.value != 0 ? options.tag : CurrentTag(),
+                        options.contiguous,
+                        may_wait};
+  return DoAllocate(request, why);
+}
+
+inline void* Allocator::TryAllocate(std::size_t bytes, const AllocateOptions& options,
+                                    AllocError* why) noexcept {
+  AllocError unused;
+  return Attempt(bytes, options, false, why != nullptr ? why : &unused);
+}
+
+inline absl::StatusOr<void*> Allocator::Allocate(std::size_t bytes,
+                                                 const AllocateOptions& options) {
+  AllocError why;
+  void* const block = Attempt(bytes, options, true, &why);
+  if (block != nullptr || why.code == absl::StatusCode::kOk) return block;
+  return AllocateSlow(bytes, options, why);
+}
+
+inline absl::Status Allocator::Deallocate(void* ptr, StreamRef after) {
+  if (ptr == nullptr) return absl::OkStatus();
+  absl::Status status = DoDeallocate(ptr, after);
+  if (!status.ok()) return FailedDeallocation(ptr, std::move(status));
+  NotifyFreed();
+  return status;
+}
 
 // Makes the allocator that `policy` describes. `bfc` takes its pool here.
 //   InvalidArgument    a field, its value, and what is allowed; also a strategy that

@@ -31,8 +31,15 @@ TagId RegisterTag(std::string_view name);
 // The name of an id, or "" for no tag. Thread-safe.
 std::string_view TagName(TagId tag);
 
+namespace internal {
+// The thread's current tag, where an allocation reads it without a call. The
+// initial-exec model takes four bytes of the room that loaders keep for libraries
+// that are opened late.
+extern __thread std::uint32_t current_tag __attribute__((tls_model("initial-exec")));
+}  // namespace internal
+
 // The calling thread's current tag: that of the innermost ScopedTag, else none.
-TagId CurrentTag();
+inline TagId CurrentTag() { return TagId{internal::current_tag}; }
 
 // Sets the calling thread's tag for as long as it lives. Scopes nest; they must
 // end in the reverse of the order they began in, on the same thread.

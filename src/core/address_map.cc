@@ -6,7 +6,7 @@
 namespace hbm::core {
 namespace {
 
-constexpr std::size_t kFirstSlots = 1024;
+constexpr std::size_t kFirstSlots = 4096;
 constexpr std::size_t kMostSlots = std::size_t{1} << 32;
 
 }  // namespace
@@ -17,7 +17,8 @@ bool AddressMap::Rehash() {
   if (new_slots > kMostSlots) return false;
   PagedArray<std::uint64_t> old;
   if (!old.Grow(new_slots)) return false;  // new pages are zero: all slots empty
-  std::swap(old, slots_);
+  std::swap(old, pages_);
+  slots_ = pages_.data();
   mask_ = new_slots - 1;
   shift_ = 32 - __builtin_ctzll(new_slots);
   // Three quarters full at most: 8-byte slots lie eight to a cache line, so a run
@@ -26,7 +27,7 @@ bool AddressMap::Rehash() {
   for (std::size_t k = 0; k < old_slots; ++k) {
     const std::uint64_t slot = old[k];
     if (slot == 0) continue;
-    std::size_t i = Home(static_cast<std::uint32_t>(slot >> 32));
+    std::size_t i = Home(slot >> 32);
     while (slots_[i] != 0) i = (i + 1) & mask_;
     slots_[i] = slot;
   }

@@ -54,8 +54,7 @@ inline ChunkId BackedSpace::TakeBest(FreeKey key, OrderId order, const Request& 
     return (last + granule_ - 1) / granule_ - at / granule_ - (shares_first ? 1 : 0) -
            (shares_last ? 1 : 0);
   };
-  const std::uint64_t at =
-      high > low && newly_occupied(high) < newly_occupied(low) ? high : low;
+  const std::uint64_t at = high > low && newly_occupied(high) < newly_occupied(low) ? high : low;
   return TakeFree(key, order, at - begin, request);
 }
 
@@ -66,7 +65,7 @@ ChunkId BackedSpace::AllocateFrom(OrderId order, const Request& request) {
 }
 
 FreeKey BackedSpace::FreeBlock(ChunkId id, OrderId order, std::uint64_t sequence) {
-  if (!EnsureOrder(order) || !IndexOf(order).Reserve(1)) {
+  if (!EnsureOrder(order) || !Prepare() || !IndexOf(order).Reserve(1)) {
     Hold(id);  // lost to reuse, as in BestFit::Free
     return FreeKey();
   }
@@ -113,15 +112,14 @@ void BackedSpace::Consider(const Run& run, std::uint64_t address, const Request&
     if (best->found && occupied > best->newly_occupied) return;
   }
   const std::uint64_t run_bytes = run.end - run.begin;
-  if (!best->found ||
-      std::make_tuple(occupied, unbacked, run_bytes) <
-          std::make_tuple(best->newly_occupied, best->unbacked, best->run_bytes)) {
+  if (!best->found || std::make_tuple(occupied, unbacked, run_bytes) <
+                          std::make_tuple(best->newly_occupied, best->unbacked, best->run_bytes)) {
     *best = Placement{true, address, unbacked, occupied, run_bytes, run.first};
   }
 }
 
-BackedSpace::Placement BackedSpace::Choose(const Request& request, const PageMap& pages,
-                                           bool all, bool in_hole) const {
+BackedSpace::Placement BackedSpace::Choose(const Request& request, const PageMap& pages, bool all,
+                                           bool in_hole) const {
   Placement best;
   if (in_hole) {
     const std::uint64_t alignment = std::max(request.alignment, granule_);
@@ -167,14 +165,15 @@ BackedSpace::Placement BackedSpace::Choose(const Request& request, const PageMap
 }
 
 bool BackedSpace::ReserveForChanges(std::uint32_t count) {
-  return chunks_.HasSpare(2 * count + 2) && safe_.Reserve(3 * count + 2) && live_.Reserve();
+  prepared_ = 0;  // those changes are not counted one by one
+  return chunks_.HasSpare(2 * count + kSlack) && safe_.Reserve(3 * count + kSlack) &&
+         live_.Reserve(kSlack);
 }
 
 ChunkId BackedSpace::CutOut(ChunkId id, std::uint64_t begin, std::uint64_t end) {
   const bool is_hole = IsHole(id);
   const OrderId order = is_hole ? kSafe : OrderOf(id);
-  const std::uint64_t sequence =
-      order == kSafe ? 0 : chunks_.details(id).stream_or_sequence;
+  const std::uint64_t sequence = order == kSafe ? 0 : chunks_.details(id).stream_or_sequence;
   const auto put_back = [&](ChunkId rest) {
     if (is_hole) {
       chunks_[rest].SetUnbacked();
@@ -201,6 +200,7 @@ ChunkId BackedSpace::CutOut(ChunkId id, std::uint64_t begin, std::uint64_t end) 
 
 ChunkId BackedSpace::HoldRange(ChunkId from, std::uint64_t begin, std::uint64_t end) {
   while (chunks_[from].end() <= begin) from = chunks_[from].next;
+  prepared_ = 0;
   ChunkId held = kNoChunk;
   for (ChunkId id = from; id != kNoChunk && chunks_[id].address < end;) {
     const std::uint64_t piece_begin = std::max(begin, chunks_[id].address);
@@ -232,6 +232,7 @@ void BackedSpace::MakeHole(ChunkId id) {
 }
 
 void BackedSpace::Settle(ChunkId held, const PageMap& pages) {
+  prepared_ = 0;
   for (;;) {
     const std::uint64_t begin = chunks_[held].address;
     const std::uint64_t end = chunks_[held].end();
@@ -252,6 +253,7 @@ void BackedSpace::Settle(ChunkId held, const PageMap& pages) {
     }
     if (backed) {
       Free(held);
+      prepared_ = 0;
     } else {
       MakeHole(held);
     }

@@ -102,8 +102,8 @@ class BackedSpace : public BestFit {
 
   bool IsUsable(ChunkId id, OrderId order) const;
   Run RunAround(ChunkId id, OrderId order) const;
-  void Consider(const Run& run, std::uint64_t address, const Request& request,
-                const PageMap& pages, Placement* best) const;
+  void Consider(const Run& run, std::uint64_t address, const Request& request, const PageMap& pages,
+                Placement* best) const;
   // Cuts [begin, end) out of a free chunk or hole; it is in no index then.
   ChunkId CutOut(ChunkId id, std::uint64_t begin, std::uint64_t end);
   void MakeHole(ChunkId id);

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "core/compiler.h"
+
 namespace hbm::core {
 namespace {
 
@@ -10,22 +12,20 @@ namespace {
 // fits wherever it lies.
 constexpr int kAlignedProbes = 8;
 
-std::uint64_t AlignUp(std::uint64_t address, std::uint64_t alignment) {
-  return (address + alignment - 1) & ~(alignment - 1);
-}
-
 }  // namespace
 
 bool BestFit::AddRegion(std::uint64_t address, std::uint64_t bytes) {
-  if (!chunks_.HasSpare(1) || !safe_.Reserve(1)) return false;
+  if (!PrepareBatch()) return false;
   const ChunkId id = chunks_.New();
+  chunks_[id] = Chunk{};
   chunks_[id].address = address;
   chunks_[id].size = bytes;
+  if (ordered_) chunks_.details(id).order = kSafe;
   const auto after = std::upper_bound(
       regions_.begin(), regions_.end(), address,
       [](std::uint64_t value, const Region& region) { return value < region.address; });
   regions_.insert(after, Region{address, bytes, id});
-  Enlist(id, kSafe, 0);
+  safe_.Insert(KeyOf(id));
   return true;
 }
 
@@ -37,7 +37,7 @@ bool BestFit::IsIdle(const Region& region) const {
 void BestFit::RemoveRegion(std::uint64_t address) {
   for (auto region = regions_.begin(); region != regions_.end(); ++region) {
     if (region->address != address) continue;
-    Delist(region->first, kSafe);
+    safe_.Erase(KeyOf(region->first));
     chunks_.Delete(region->first);
     regions_.erase(region);
     return;
@@ -55,7 +55,7 @@ const BestFit::Region* BestFit::RegionOf(std::uint64_t address) const {
 
 FreeKey BestFit::SearchAligned(const Request& request, const FreeIndex& index) const {
   const auto fits = [&](FreeKey key) {
-    const std::uint64_t start = AlignUp(key.address(), request.alignment);
+    const std::uint64_t start = AlignUpTo(key.address(), request.alignment);
     return start - key.address() <= key.size() - request.rounded;
   };
   FreeKey key = index.LowerBound(request.rounded);
@@ -67,105 +67,42 @@ FreeKey BestFit::SearchAligned(const Request& request, const FreeIndex& index) c
   return padded > kMaxChunkBytes ? FreeKey() : index.LowerBound(padded);
 }
 
-FreeKey BestFit::Search(const Request& request, const FreeIndex& index) const {
-  if (__builtin_expect(request.alignment > kChunkUnit, 0)) return SearchAligned(request, index);
-  return index.LowerBound(request.rounded);
-}
-
-ChunkId BestFit::Allocate(const Request& request) {
-  OrderId order;
-  const FreeKey key = FindFree(request, &order);
-  if (!key) return kNoChunk;
-  live_.Prefetch(key.address());
-  if (__builtin_expect(!ReserveForAllocate(request.order), 0)) return kNoChunk;
-  return TakeFree(key, order, AlignUp(key.address(), request.alignment) - key.address(), request);
-}
-
-void BestFit::MakeLive(ChunkId id, const Request& request) {
-  Chunk& chunk = chunks_[id];
-  const bool with_details = ordered_ || (request.stream | request.tag) != 0;
-  chunk.SetLive(request.requested, with_details);
-  if (with_details) {
-    ChunkDetails& details = chunks_.details(id);
-    details.stream_or_sequence = request.stream;
-    details.order = request.order;
-    details.tag_or_queue_prev = request.tag;
-  }
-  live_.Insert(chunk.address, id);
-  if (by_address_ != nullptr) by_address_->emplace(chunk.address, id);
+ChunkId BestFit::AllocateRare(const Request& request) {
+  if (!ordered_) return AllocateAs<false, true>(request);
+  return request.alignment > kChunkUnit ? AllocateAs<true, true>(request)
+                                        : AllocateAs<true, false>(request);
 }
 
 ChunkId BestFit::TakeFree(FreeKey key, OrderId order, std::uint64_t prefix,
                           const Request& request) {
-  ChunkId id = key.id();
-  std::uint64_t size = key.size();
-  const std::uint64_t extra = size - prefix - request.rounded;
-  const bool cut_tail = extra != 0 && (size - prefix >= 2 * request.rounded || extra >= max_waste_);
-  // What is split off stands in the queue where the chunk stood.
-  const std::uint64_t sequence = order == kSafe ? 0 : chunks_.details(id).stream_or_sequence;
-  if (cut_tail) {
-    const ChunkId tail = SplitAt(id, prefix + request.rounded);
-    if (ordered_) chunks_.details(tail).order = order;
-    IndexOf(order).Insert(KeyOf(tail));
-    if (order != kSafe) {
-      chunks_.details(tail).stream_or_sequence = sequence;
-      QueueInsertAfter(*orders_[order], id, tail);
+  return ordered_ ? TakeFreeAs<true, true>(key, order, prefix, request)
+                  : TakeFreeAs<false, true>(key, order, prefix, request);
+}
+
+void BestFit::MakeLive(ChunkId id, const Request& request) {
+  ordered_ ? MakeLiveAs<true>(id, request) : MakeLiveAs<false>(id, request);
+}
+
+bool BestFit::PrepareBatch() {
+  for (const std::uint32_t batch : {kBatch, std::uint32_t{1}}) {
+    // An operation makes at most two chunks, one live block and two free chunks.
+    const std::uint32_t room = 2 * batch + kSlack;
+    if (chunks_.HasSpare(room) && live_.Reserve(room) && safe_.Reserve(room)) {
+      prepared_ = batch - 1;
+      return true;
     }
   }
-  IndexOf(order).Erase(key);
-  if (prefix != 0) {
-    const ChunkId block = SplitAt(id, prefix);
-    IndexOf(order).Insert(KeyOf(id));  // the prefix keeps the number and the place
-    if (ordered_) chunks_.details(block).order = order;
-    id = block;
-  } else if (order != kSafe) {
-    QueueRemove(*orders_[order], id);
-  }
-
-  if (order != kSafe) {
-    orders_[order]->bytes -= chunks_[id].size;
-    unsafe_bytes_ -= chunks_[id].size;
-  }
-  MakeLive(id, request);
-  return id;
+  return false;
 }
 
-// Cuts a chunk in two and returns the upper part. Neither is put anywhere.
-ChunkId BestFit::SplitAt(ChunkId id, std::uint64_t offset) {
-  const ChunkId upper = chunks_.New();
-  Chunk& low = chunks_[id];
-  Chunk& high = chunks_[upper];
-  high.address = low.address + offset;
-  high.size = low.size - offset;
-  high.prev = id;
-  high.next = low.next;
-  if (high.next != kNoChunk) chunks_[high.next].prev = upper;
-  low.size = offset;
-  low.next = upper;
-  return upper;
-}
-
-// Makes a chunk one with the chunk after it, which ends.
-void BestFit::UnlinkAfter(ChunkId id) {
-  Chunk& low = chunks_[id];
-  const ChunkId gone = low.next;
-  const Chunk& high = chunks_[gone];
-  low.size += high.size;
-  low.next = high.next;
-  if (low.next != kNoChunk) chunks_[low.next].prev = id;
-  chunks_.Delete(gone);
-}
-
-// Makes a free chunk, which is in no index, one with its neighbours of the same
-// order; returns what it is then called.
 ChunkId BestFit::Coalesce(ChunkId id, OrderId order) {
   const ChunkId next = chunks_[id].next;
   const ChunkId prev = chunks_[id].prev;
-  if (CanMerge(next, order)) {
+  if (CanMerge<true>(next, order)) {
     Delist(next, order);
     UnlinkAfter(id);
   }
-  if (CanMerge(prev, order)) {
+  if (CanMerge<true>(prev, order)) {
     Delist(prev, order);
     UnlinkAfter(prev);
     id = prev;
@@ -173,58 +110,44 @@ ChunkId BestFit::Coalesce(ChunkId id, OrderId order) {
   return id;
 }
 
-void BestFit::Free(ChunkId id, OrderId order, std::uint64_t sequence) {
-  if (__builtin_expect(!IndexOf(order).Reserve(1), 0)) {
-    // The machine has no memory for a table's next page. The chunk stays out of
-    // reach: it is lost to reuse, but no record is wrong.
-    Hold(id);
-    return;
-  }
-  chunks_[id].SetFree();
-  Enlist(Coalesce(id, order), order, sequence);
-}
-
 void BestFit::Enlist(ChunkId id, OrderId order, std::uint64_t sequence) {
   IndexOf(order).Insert(KeyOf(id));
-  if (!ordered_) return;
-  ChunkDetails& details = chunks_.details(id);
-  details.order = order;
-  if (order == kSafe) return;
-  details.stream_or_sequence = sequence;
-  Order& own = *orders_[order];
-  own.bytes += chunks_[id].size;
-  unsafe_bytes_ += chunks_[id].size;
-  QueueAppend(own, id);
+  chunks_.details(id).order = order;
+  if (order != kSafe) Join(id, order, sequence);
 }
 
 void BestFit::Delist(ChunkId id, OrderId order) {
   IndexOf(order).Erase(KeyOf(id));
-  if (order == kSafe) return;
+  if (order != kSafe) Leave(id, order);
+}
+
+void BestFit::FreeOrdered(ChunkId id, OrderId order, std::uint64_t sequence) {
+  FreeAs<true>(id, order, sequence);
+}
+
+void BestFit::Join(ChunkId id, OrderId order, std::uint64_t sequence) {
+  Order& own = *orders_[order];
+  own.bytes += chunks_[id].size;
+  unsafe_bytes_ += chunks_[id].size;
+  chunks_.details(id).stream_or_sequence = sequence;
+  QueueInsertAfter(own, own.queue_tail, id);
+}
+
+void BestFit::Leave(ChunkId id, OrderId order) {
   Order& own = *orders_[order];
   own.bytes -= chunks_[id].size;
   unsafe_bytes_ -= chunks_[id].size;
   QueueRemove(own, id);
 }
 
-void BestFit::QueueAppend(Order& order, ChunkId id) {
-  if (order.queue_tail != kNoChunk) return QueueInsertAfter(order, order.queue_tail, id);
-  ChunkDetails& details = chunks_.details(id);
-  details.tag_or_queue_prev = kNoChunk;
-  details.queue_next = kNoChunk;
-  order.queue_head = order.queue_tail = id;
-}
-
+// At the front if `where` is kNoChunk.
 void BestFit::QueueInsertAfter(Order& order, ChunkId where, ChunkId id) {
-  ChunkDetails& before = chunks_.details(where);
-  ChunkDetails& details = chunks_.details(id);
-  details.tag_or_queue_prev = where;
-  details.queue_next = before.queue_next;
-  before.queue_next = id;
-  if (details.queue_next != kNoChunk) {
-    chunks_.details(details.queue_next).tag_or_queue_prev = id;
-  } else {
-    order.queue_tail = id;
-  }
+  ChunkId& before = where == kNoChunk ? order.queue_head : chunks_.details(where).queue_next;
+  const ChunkId next = before;
+  before = id;
+  (next == kNoChunk ? order.queue_tail : chunks_.details(next).tag_or_queue_prev) = id;
+  chunks_.details(id).tag_or_queue_prev = where;
+  chunks_.details(id).queue_next = next;
 }
 
 void BestFit::QueueRemove(Order& order, ChunkId id) {
@@ -248,9 +171,10 @@ void BestFit::Promote(OrderId order, std::uint64_t up_to) {
   while (own.queue_head != kNoChunk &&
          chunks_.details(own.queue_head).stream_or_sequence <= up_to) {
     const ChunkId id = own.queue_head;
-    if (!safe_.Reserve(1)) return;
-    Delist(id, order);
-    Enlist(Coalesce(id, kSafe), kSafe, 0);
+    if (!Prepare()) return;
+    own.index.Erase(KeyOf(id));
+    Leave(id, order);
+    FreeAs<true>(id, kSafe, 0);
   }
 }
 

@@ -30,6 +30,7 @@
 #include "absl/container/btree_map.h"
 #include "core/address_map.h"
 #include "core/chunk_table.h"
+#include "core/compiler.h"
 #include "core/free_index.h"
 
 namespace hbm::core {
@@ -40,6 +41,11 @@ inline constexpr std::uint64_t kChunkUnit = 256;
 // Rounded up to whole units; 0 for what no chunk can hold.
 inline std::uint64_t RoundToChunk(std::uint64_t bytes) {
   return bytes > kMaxChunkBytes ? 0 : (bytes + kChunkUnit - 1) & ~(kChunkUnit - 1);
+}
+
+// Requires a power of two.
+inline std::uint64_t AlignUpTo(std::uint64_t address, std::uint64_t alignment) {
+  return (address + alignment - 1) & ~(alignment - 1);
 }
 
 class BestFit {
@@ -66,7 +72,7 @@ class BestFit {
   };
 
   explicit BestFit(const Options& options)
-      : max_waste_(options.max_waste), ordered_(options.ordered) {
+      : ordered_(options.ordered), max_waste_(options.max_waste) {
     orders_.resize(1);
   }
   BestFit(const BestFit&) = delete;
@@ -152,51 +158,76 @@ class BestFit {
   FreeKey KeyOf(ChunkId id) const {
     return FreeKey::Make(chunks_[id].size, chunks_[id].address, id);
   }
-  bool CanMerge(ChunkId id, OrderId order) const {
-    return id != kNoChunk && chunks_[id].is_free() &&
-           (!ordered_ || chunks_.details(id).order == order);
+  // Makes sure that the next operation finds room in every table; false if the
+  // machine has no memory. Looks only once in kBatch operations; who uses the tables
+  // in other ways than Allocate and Free sets prepared_ to 0 afterwards.
+  bool Prepare() {
+    if (HBM_LIKELY(prepared_ != 0)) {
+      --prepared_;
+      return true;
+    }
+    return PrepareBatch();
   }
-
+  bool PrepareBatch();
   bool ReserveForAllocate(OrderId order) {
-    return chunks_.HasSpare(2) && live_.Reserve() && safe_.Reserve(2) &&
+    return Prepare() &&
            (order == kSafe || (EnsureOrder(order) && orders_[order]->index.Reserve(2)));
   }
   // The best free chunk for a request, of order kSafe or the request's; !key if none
   // fits. `order` becomes the chunk's.
+  template <bool kOrdered, bool kAligned>
+  FreeKey FindFreeAs(const Request& request, OrderId* order) const;
   FreeKey FindFree(const Request& request, OrderId* order) const {
-    *order = kSafe;
-    FreeKey key = Search(request, safe_);
-    if (request.order != kSafe && request.order < orders_.size() &&
-        orders_[request.order] != nullptr) {
-      const FreeKey own = Search(request, orders_[request.order]->index);
-      if (own && (!key || own < key)) {
-        key = own;
-        *order = request.order;
-      }
-    }
-    return key;
+    return FindFreeAs<true, true>(request, order);
+  }
+  FreeKey Search(const Request& request, const FreeIndex& index) const {
+    return request.alignment > kChunkUnit ? SearchAligned(request, index)
+                                          : index.LowerBound(request.rounded);
   }
   // Makes the block out of a free chunk, from its `prefix`-th byte on. Requires
   // ReserveForAllocate.
+  template <bool kOrdered, bool kAligned>
+  ChunkId TakeFreeAs(FreeKey key, OrderId order, std::uint64_t prefix, const Request& request);
   ChunkId TakeFree(FreeKey key, OrderId order, std::uint64_t prefix, const Request& request);
   // Makes a live block of a chunk that is in no index.
+  template <bool kOrdered>
+  void MakeLiveAs(ChunkId id, const Request& request);
   void MakeLive(ChunkId id, const Request& request);
-  FreeKey Search(const Request& request, const FreeIndex& index) const;
   FreeKey SearchAligned(const Request& request, const FreeIndex& index) const;
-  // Puts a free chunk into its order's index and, at the end, its queue.
+  // Both kinds of BestFit from one text, so that one of them pays nothing for the
+  // other.
+  template <bool kOrdered, bool kAligned>
+  ChunkId AllocateAs(const Request& request);
+  template <bool kOrdered>
+  void FreeAs(ChunkId id, OrderId order, std::uint64_t sequence);
+  ChunkId AllocateRare(const Request& request);
+  void FreeOrdered(ChunkId id, OrderId order, std::uint64_t sequence);
+  template <bool kOrdered>
+  bool CanMerge(ChunkId id, OrderId order) const;
+  // Makes a free chunk, which is in no index, one with its neighbours of the same
+  // order; returns what it is then called.
+  ChunkId Coalesce(ChunkId id, OrderId order);
+  // Puts a free chunk into its order's index and, at the end, its queue; or takes
+  // it out.
   void Enlist(ChunkId id, OrderId order, std::uint64_t sequence);
   void Delist(ChunkId id, OrderId order);
-  void QueueAppend(Order& order, ChunkId id);
+  // The books of an order but kSafe: a free chunk comes to its queue's end, or goes.
+  void Join(ChunkId id, OrderId order, std::uint64_t sequence);
+  void Leave(ChunkId id, OrderId order);
   void QueueInsertAfter(Order& order, ChunkId where, ChunkId id);
   void QueueRemove(Order& order, ChunkId id);
   void UnlinkAfter(ChunkId id);
   ChunkId SplitAt(ChunkId id, std::uint64_t offset);
-  ChunkId Coalesce(ChunkId id, OrderId order);
 
+  static constexpr std::uint32_t kBatch = 64;
+  // Room beyond a batch, for changes that are not counted one by one.
+  static constexpr std::uint32_t kSlack = 64;
+
+  const bool ordered_;
+  std::uint32_t prepared_ = 0;  // operations that find room
+  const std::uint64_t max_waste_;
   ChunkTable chunks_;
   AddressMap live_;
-  const std::uint64_t max_waste_;
-  const bool ordered_;
   std::uint64_t unsafe_bytes_ = 0;
   FreeIndex safe_;
   std::vector<std::unique_ptr<Order>> orders_;  // [0] is not used
@@ -205,5 +236,7 @@ class BestFit {
 };
 
 }  // namespace hbm::core
+
+#include "core/best_fit_hot.h"  // IWYU pragma: export
 
 #endif  // HBMALLOC_CORE_BEST_FIT_H_

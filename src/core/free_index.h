@@ -40,7 +40,8 @@ class FreeKey {
 
   explicit constexpr operator bool() const { return bits_ != 0; }
   constexpr Bits bits() const { return bits_; }
-  constexpr std::uint64_t size() const { return high() >> 24 << 8; }
+  constexpr std::uint64_t units() const { return high() >> 24; }  // of 256 bytes
+  constexpr std::uint64_t size() const { return units() << 8; }
   constexpr std::uint64_t address() const { return ((high() & 0xFFFFFF) << 32 | low() >> 32) << 8; }
   constexpr std::uint32_t id() const { return static_cast<std::uint32_t>(low()); }
 
@@ -67,33 +68,33 @@ class FreeIndex {
 
   // Requires Reserve, and that the key is not there.
   void Insert(FreeKey key) {
-    const std::uint32_t bin = BinOf(key.size());
-    if (!bins_[bin]) {
-      bins_[bin] = key;
-      MarkBin(bin);
-    } else {
-      InsertIntoTree(bin, key);
-    }
+    InsertInto(BinOf(key.units()), key);
     ++count_;
   }
 
   // Requires that the key is there.
   void Erase(FreeKey key) {
-    const std::uint32_t bin = BinOf(key.size());
-    if (bins_[bin] == key) {
-      bins_[bin] = FreeKey();
-      UnmarkBin(bin);
-    } else {
-      EraseFromTree(bin, key);
-    }
+    EraseFrom(BinOf(key.units()), key);
     --count_;
+  }
+
+  // Erase and Insert at once. Requires Reserve.
+  void Replace(FreeKey old_key, FreeKey new_key) {
+    const std::uint32_t old_bin = BinOf(old_key.units());
+    const std::uint32_t new_bin = BinOf(new_key.units());
+    if (old_bin == new_bin && bins_[old_bin] == old_key) {
+      bins_[old_bin] = new_key;
+      return;
+    }
+    EraseFrom(old_bin, old_key);
+    InsertInto(new_bin, new_key);
   }
 
   // The first key of at least `size` bytes; !key if there is none.
   FreeKey LowerBound(std::uint64_t size) const { return LowerBound(FreeKey::Make(size, 0, 0)); }
   // The first key that is not before `from`.
   FreeKey LowerBound(FreeKey from) const {
-    const std::uint32_t bin = BinOf(from.size());
+    const std::uint32_t bin = BinOf(from.units());
     const FreeKey head = bins_[bin];
     if (head) {
       if (!IsTree(head)) {
@@ -116,9 +117,9 @@ class FreeIndex {
 
  private:
   static constexpr int kSubBits = 5;
-  static constexpr std::uint32_t kSub = 1u << kSubBits;
+  static constexpr std::uint64_t kSub = std::uint64_t{1} << kSubBits;
   // Sizes are below 2^40 units of 256 bytes.
-  static constexpr std::uint32_t kBins = (40 - kSubBits + 1) * kSub;
+  static constexpr std::uint32_t kBins = (40 - kSubBits + 1) << kSubBits;
   static constexpr std::uint32_t kWords = (kBins + 63) / 64;
   static_assert(kWords <= 64, "one word says which words have bits");
   static constexpr std::uint32_t kFanout = 31;
@@ -142,25 +143,44 @@ class FreeIndex {
   };
 
   // A bin with a tree holds the root's number and no size.
-  static bool IsTree(FreeKey head) { return head.size() == 0; }
+  static bool IsTree(FreeKey head) { return head.units() == 0; }
   static FreeKey TreeHead(NodeId root) { return FreeKey(FreeKey::Bits{root}); }
 
-  static std::uint32_t BinOf(std::uint64_t size) {
-    const std::uint64_t units = size >> 8;
-    if (units < kSub) return static_cast<std::uint32_t>(units);
-    const int shift = 63 - kSubBits - __builtin_clzll(units);
+  // Sizes below 2 * kSub units have bins of their own; above, kSub bins share each
+  // power of two.
+  static std::uint32_t BinOf(std::uint64_t units) {
+    const int shift = (63 ^ __builtin_clzll(units | kSub)) - kSubBits;
     return (static_cast<std::uint32_t>(shift) << kSubBits) +
            static_cast<std::uint32_t>(units >> shift);
+  }
+
+  void InsertInto(std::uint32_t bin, FreeKey key) {
+    if (!bins_[bin]) {
+      bins_[bin] = key;
+      MarkBin(bin);
+    } else {
+      InsertIntoTree(bin, key);
+    }
+  }
+  void EraseFrom(std::uint32_t bin, FreeKey key) {
+    if (bins_[bin] == key) {
+      bins_[bin] = FreeKey();
+      UnmarkBin(bin);
+    } else {
+      EraseFromTree(bin, key);
+    }
   }
 
   void MarkBin(std::uint32_t bin) {
     words_[bin / 64] |= std::uint64_t{1} << (bin % 64);
     summary_ |= std::uint64_t{1} << (bin / 64);
   }
+  // Without a branch: whether a word becomes empty is hard to foresee.
   void UnmarkBin(std::uint32_t bin) {
-    if ((words_[bin / 64] &= ~(std::uint64_t{1} << (bin % 64))) == 0) {
-      summary_ &= ~(std::uint64_t{1} << (bin / 64));
-    }
+    const std::uint32_t word = bin / 64;
+    const std::uint64_t bits = words_[word] & ~(std::uint64_t{1} << (bin % 64));
+    words_[word] = bits;
+    summary_ &= ~(std::uint64_t{bits == 0} << word);
   }
 
   FreeKey FirstAfterBin(std::uint32_t bin) const {

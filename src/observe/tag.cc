@@ -24,9 +24,9 @@ Names& TheNames() {
   return *names;
 }
 
-thread_local TagId current_tag;
-
 }  // namespace
+
+__thread std::uint32_t internal::current_tag;
 
 TagId RegisterTag(std::string_view name) {
   if (name.empty()) return TagId{};
@@ -51,9 +51,7 @@ std::string_view TagName(TagId tag) {
   return tag.value < all.names.size() ? std::string_view(all.names[tag.value]) : std::string_view();
 }
 
-TagId CurrentTag() { return current_tag; }
-
-ScopedTag::ScopedTag(TagId tag) : previous_(current_tag) { current_tag = tag; }
-ScopedTag::~ScopedTag() { current_tag = previous_; }
+ScopedTag::ScopedTag(TagId tag) : previous_(CurrentTag()) { internal::current_tag = tag.value; }
+ScopedTag::~ScopedTag() { internal::current_tag = previous_.value; }
 
 }  // namespace hbm

@@ -20,8 +20,6 @@ namespace {
 
 constexpr char kCausePayload[] = "hbmalloc/oom_cause";
 
-bool IsPowerOfTwo(std::size_t value) { return value != 0 && (value & (value - 1)) == 0; }
-
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
 }  // namespace
@@ -66,35 +64,6 @@ Allocator::Allocator(Policy effective_policy)
     : policy_(std::move(effective_policy)), waiting_(std::make_unique<Waiting>()) {}
 
 Allocator::~Allocator() = default;
-
-void* Allocator::TryAllocate(std::size_t bytes, const AllocateOptions& options,
-                             AllocError* why) noexcept {
-  AllocError unused;
-  return Attempt(bytes, options, false, why != nullptr ? why : &unused);
-}
-
-void* Allocator::Attempt(std::size_t bytes, const AllocateOptions& options, bool may_wait,
-                         AllocError* why) noexcept {
-  AllocError& error = *why;
-  error = AllocError{};
-  if (bytes == 0) return nullptr;
-  if (!IsPowerOfTwo(options.alignment) || options.alignment > kMaxAlignment ||
-      options.stream.is_of_allocation()) {
-    error.code = absl::StatusCode::kInvalidArgument;
-    return nullptr;
-  }
-  const Request request{
-      bytes, options.alignment < kMinAlignment ? kMinAlignment : options.alignment, options.stream,
-      options.tag.value != 0 ? options.tag : CurrentTag(), options.contiguous, may_wait};
-  return DoAllocate(request, &error);
-}
-
-absl::StatusOr<void*> Allocator::Allocate(std::size_t bytes, const AllocateOptions& options) {
-  AllocError why;
-  void* const block = Attempt(bytes, options, true, &why);
-  if (block != nullptr || why.code == absl::StatusCode::kOk) return block;
-  return AllocateSlow(bytes, options, why);
-}
 
 absl::StatusOr<void*> Allocator::AllocateSlow(std::size_t bytes, const AllocateOptions& options,
                                               AllocError why) {
@@ -181,15 +150,8 @@ absl::Status Allocator::BadPointer(const void* ptr, std::string_view operation) 
                       View(operation), ptr));
 }
 
-absl::Status Allocator::Deallocate(void* ptr, StreamRef after) {
-  if (ptr == nullptr) return absl::OkStatus();
-  absl::Status status = DoDeallocate(ptr, after);
-  if (status.ok()) {
-    NotifyFreed();
-  } else if (absl::IsCancelled(status)) {
-    return BadPointer(ptr, "Deallocate");
-  }
-  return status;
+absl::Status Allocator::FailedDeallocation(const void* ptr, absl::Status why) const {
+  return absl::IsCancelled(why) ? BadPointer(ptr, "Deallocate") : why;
 }
 
 absl::Status Allocator::RecordUse(void* ptr, StreamRef stream) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/compiler.h"
 #include "observe/log.h"
 #include "policy/text.h"
 
@@ -164,9 +165,9 @@ std::size_t Pool::BookkeepingBytes() const {
   return fit_.BookkeepingBytes() + sizeof(*this) - sizeof(fit_);
 }
 
-void* Pool::AllocateLocked(const core::BestFit::Request& request) {
+HBM_ALWAYS_INLINE void* Pool::AllocateLocked(const core::BestFit::Request& request) {
   const ChunkId id = fit_.Allocate(request);
-  if (__builtin_expect(id == kNoChunk, 0)) return nullptr;
+  if (HBM_UNLIKELY(id == kNoChunk)) return nullptr;
   const core::Chunk& chunk = fit_.chunk(id);
   counters_.Allocated(chunk.size, request.requested);
   return PointerTo(chunk.address);
@@ -179,10 +180,10 @@ void* Pool::DoAllocate(const Request& request, AllocError* why) noexcept {
   fit_request.alignment = request.alignment;
   fit_request.stream = request.stream.value();
   fit_request.tag = request.tag.value;
-  if (__builtin_expect(fit_request.rounded != 0, 1)) {
+  if (HBM_LIKELY(fit_request.rounded != 0)) {
     core::MutexLock lock(mutex_);
     void* const block = AllocateLocked(fit_request);
-    if (__builtin_expect(block != nullptr, 1)) return block;
+    if (HBM_LIKELY(block != nullptr)) return block;
   }
   return AllocateSlow(fit_request, why);
 }
@@ -309,10 +310,10 @@ AllocError Pool::Exhausted(std::uint64_t bytes, const absl::Status& growth) {
 absl::Status Pool::DoDeallocate(void* ptr, StreamRef /*after*/) {
   core::MutexLock lock(mutex_);
   const ChunkId id = fit_.TakeLive(AddressOf(ptr));
-  if (__builtin_expect(id == kNoChunk, 0)) return absl::CancelledError();
+  if (HBM_UNLIKELY(id == kNoChunk)) return absl::CancelledError();
   const core::Chunk& chunk = fit_.chunk(id);
   counters_.Freed(chunk.size, chunk.requested());
-  if (__builtin_expect(quarantine_bytes_ != 0, 0)) {
+  if (HBM_UNLIKELY(quarantine_bytes_ != 0)) {
     HoldBackLocked(id);
   } else {
     fit_.Free(id);

@@ -51,9 +51,7 @@ class Pool final : public Allocator {
   Snapshot DoTakeSnapshot() const override;
   absl::StatusOr<TrimResult> DoTrim(const TrimOptions& options) override;
   absl::Status DoSetMemoryLimit(std::size_t bytes) override;
-  absl::StatusOr<MemoryInfo> DoGetDeviceMemory() const override {
-    return source_->GetMemoryInfo();
-  }
+  absl::StatusOr<MemoryInfo> DoGetDeviceMemory() const override { return source_->GetMemoryInfo(); }
 
   // The books' part of a request: a free chunk, or null.
   void* AllocateLocked(const core::BestFit::Request& request) HBM_REQUIRES(mutex_);
