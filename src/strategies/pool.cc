@@ -10,6 +10,7 @@
 #include "core/compiler.h"
 #include "observe/log.h"
 #include "policy/text.h"
+#include "strategies/thread_cache.h"
 
 namespace hbm::strategies {
 namespace {
@@ -61,11 +62,24 @@ Policy Effective(const StrategyContext& context) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Allocator>> MakePool(StrategyContext context) {
+  // Held back blocks, and streams that blocks must wait for, need every free.
+  const bool needs_frees =
+      context.policy.quarantine != 0 ||
+      (context.policy.stream_mode == StreamMode::kOrdered && context.source->timeline() != nullptr);
+  if (context.policy.thread_cache && needs_frees) {
+    context.policy.thread_cache = false;
+    observe::LogWarning(
+        "thread_cache: not possible with stream_mode=ordered on this device or with quarantine; "
+        "it is off");
+  }
   const bool preallocate = *context.policy.preallocate;
+  const bool thread_cache = context.policy.thread_cache;
+  const std::shared_ptr<MemorySource> source = context.source;
   auto pool = std::make_unique<Pool>(std::move(context));
   if (preallocate) {
     if (absl::Status taken = pool->Preallocate(); !taken.ok()) return taken;
   }
+  if (thread_cache) return MakeThreadCached(std::move(pool), source);
   return std::unique_ptr<Allocator>(std::move(pool));
 }
 

@@ -14,6 +14,8 @@ const std::vector<std::string> kPolicies = {
     "bfc:memory_fraction=0.1-0.75",
     "on_demand:garbage_collection=true",
     "on_demand:stream_mode=ordered",
+    "bfc:thread_cache=true",
+    "on_demand:thread_cache=true",
 };
 
 const std::vector<Memory> kMemories = {

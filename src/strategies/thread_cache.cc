@@ -1,0 +1,525 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "strategies/thread_cache.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <utility>
+#include <vector>
+
+#include "core/compiler.h"
+#include "core/mutex.h"
+#include "core/shared_blocks.h"
+
+namespace hbm::strategies {
+namespace {
+
+using core::SharedBlock;
+using core::SharedUse;
+
+constexpr std::size_t kUnit = 256;
+constexpr std::size_t kMaxCached = std::size_t{1} << 20;
+constexpr std::uint32_t kClasses = 80;
+constexpr std::size_t kMaxDepotBytes = std::size_t{64} << 20;
+
+// One class for each unit up to 16, then eight for each power of two.
+constexpr std::uint32_t ClassOf(std::size_t bytes) {
+  const auto last_unit = static_cast<std::uint32_t>((bytes - 1) / kUnit);
+  const auto shift = static_cast<std::uint32_t>(28 - __builtin_clz(last_unit | 8));
+  return (shift << 3) + (last_unit >> shift);
+}
+constexpr std::size_t ClassBytes(std::uint32_t size_class) {
+  if (size_class < 16) return (size_class + 1) * kUnit;
+  const std::uint32_t shift = (size_class >> 3) - 1;
+  return (std::size_t{(size_class & 7) + 9} << shift) * kUnit;
+}
+static_assert(ClassOf(1) == 0 && ClassBytes(0) == kUnit);
+static_assert(ClassOf(16 * kUnit + 1) == 16 && ClassBytes(16) == 18 * kUnit);
+static_assert(ClassOf(kMaxCached) == kClasses - 1 && ClassBytes(kClasses - 1) == kMaxCached);
+
+constexpr std::uint32_t MagazineSize(std::uint32_t size_class) {
+  const std::size_t blocks = (std::size_t{256} << 10) / ClassBytes(size_class);
+  return static_cast<std::uint32_t>(std::clamp<std::size_t>(blocks, 2, 32));
+}
+
+std::uint64_t AddressOf(const void* ptr) { return reinterpret_cast<std::uintptr_t>(ptr); }
+void* PointerTo(std::uint64_t address) {
+  return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
+struct Chain {
+  SharedBlock* head = nullptr;
+  std::uint32_t length = 0;
+
+  void Push(SharedBlock* block) {
+    block->next = head;
+    head = block;
+    ++length;
+  }
+  SharedBlock* Pop() {
+    SharedBlock* const block = head;
+    head = block->next;
+    --length;
+    return block;
+  }
+};
+
+// Written by one thread at a time, read by any.
+class Count {
+ public:
+  void Add(std::int64_t amount) {
+    value_.store(value_.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
+  }
+  void RaiseTo(std::int64_t amount) {
+    if (amount > Get()) Set(amount);
+  }
+  void Set(std::int64_t amount) { value_.store(amount, std::memory_order_relaxed); }
+  std::int64_t Get() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::int64_t> value_{0};
+};
+
+// One thread's magazines and counts. The lock is nearly always free: only its
+// thread takes it, and those that drain all.
+struct alignas(64) ThreadCache {
+  struct Magazines {
+    Chain loaded;
+    Chain spare;
+  };
+  core::SpinLock lock;
+  std::array<Magazines, kClasses> magazines HBM_GUARDED_BY(lock);
+  Count allocs;
+  Count frees;
+  Count live_requested;  // negative for a thread that frees others' blocks
+  Count live_bytes;
+  Count largest;
+};
+
+// What outlives the allocator as long as threads may still end.
+class Shared {
+ public:
+  explicit Shared(std::unique_ptr<Allocator> pool) : pool_(std::move(pool)) {}
+
+  Allocator& pool() { return *pool_; }
+  const Allocator& pool() const { return *pool_; }
+  core::SharedBlocks& blocks() { return blocks_; }
+  std::uint64_t id() const { return id_; }
+
+  ThreadCache* NewCache() {
+    core::MutexLock lock(mutex_);
+    if (!idle_.empty()) {
+      ThreadCache* const cache = idle_.back();
+      idle_.pop_back();
+      return cache;
+    }
+    return caches_.emplace_back(std::make_unique<ThreadCache>()).get();
+  }
+
+  // A thread ends: its blocks go back, and its cache to the next new thread.
+  void Retire(ThreadCache* cache) {
+    core::MutexLock lock(mutex_);
+    if (pool_ == nullptr) return;
+    DrainCache(*cache);
+    idle_.push_back(cache);
+  }
+
+  // The allocator ends.
+  void Close() {
+    Drain();
+    std::unique_ptr<Allocator> pool;  // ends after the lock: it may warn
+    core::MutexLock lock(mutex_);
+    pool = std::move(pool_);
+  }
+
+  // Gives every cached block back to the pool; whether there was one.
+  bool Drain() {
+    core::MutexLock lock(mutex_);
+    bool any = DrainCache(common_);
+    for (const auto& cache : caches_) any |= DrainCache(*cache);
+    for (std::uint32_t size_class = 0; size_class < kClasses; ++size_class) {
+      for (;;) {
+        const Chain chain = depot_[size_class].Take(&depot_bytes_, ClassBytes(size_class));
+        if (chain.length == 0) break;
+        GiveBack(chain);
+        any = true;
+      }
+    }
+    return any;
+  }
+
+  // A full magazine, from the depot or else from the pool; empty if there is none.
+  Chain Fill(std::uint32_t size_class) {
+    Chain chain = depot_[size_class].Take(&depot_bytes_, ClassBytes(size_class));
+    const std::uint32_t wanted = (MagazineSize(size_class) + 1) / 2;
+    while (chain.length < wanted) {
+      SharedBlock* const block = FromPool(size_class);
+      if (block == nullptr) break;
+      chain.Push(block);
+    }
+    NotePeak();
+    return chain;
+  }
+
+  void Spill(Chain chain, std::uint32_t size_class) {
+    if (chain.length == 0) return;
+    const std::size_t bytes = chain.length * ClassBytes(size_class);
+    if (depot_bytes_.load(std::memory_order_relaxed) + bytes > kMaxDepotBytes) {
+      GiveBack(chain);
+    } else {
+      depot_[size_class].Put(chain, &depot_bytes_, ClassBytes(size_class));
+    }
+  }
+
+  // For threads that are ending already, and have no cache of their own.
+  ThreadCache& common() { return common_; }
+
+  Stats GetStats() {
+    Stats stats = pool_->GetStats();
+    core::MutexLock lock(mutex_);
+    AddCounts(stats);
+    peak_bytes_ = std::max(peak_bytes_, stats.bytes_in_use);
+    peak_requested_ = std::max(peak_requested_, stats.requested_bytes);
+    stats.peak_bytes_in_use = stats.peak_allocated_bytes = peak_bytes_;
+    stats.peak_requested_bytes = peak_requested_;
+    return stats;
+  }
+
+  void ResetPeaks() {
+    const Stats stats = GetStats();
+    core::MutexLock lock(mutex_);
+    pool_->ResetPeakStats();
+    const auto reset = [](ThreadCache& cache) {
+      core::MutexLock cache_lock(cache.lock);
+      cache.allocs.Set(0);
+      cache.frees.Set(0);
+      cache.largest.Set(0);
+    };
+    reset(common_);
+    for (const auto& cache : caches_) reset(*cache);
+    fetched_ = returned_ = vain_ = 0;
+    peak_bytes_ = stats.bytes_in_use;
+    peak_requested_ = stats.requested_bytes;
+  }
+
+  // An attempt of the pool that failed for no caller.
+  void CountVain() { ++vain_; }
+
+ private:
+  // Whole chains of one class.
+  struct alignas(64) Depot {
+    core::SpinLock lock;
+    SharedBlock* first HBM_GUARDED_BY(lock) = nullptr;
+
+    Chain Take(std::atomic<std::size_t>* total, std::size_t block_bytes) {
+      Chain chain;
+      {
+        core::MutexLock hold(lock);
+        if (first == nullptr) return chain;
+        chain = {first, first->chain_length};
+        first = first->next_chain;
+      }
+      total->fetch_sub(chain.length * block_bytes, std::memory_order_relaxed);
+      return chain;
+    }
+    void Put(Chain chain, std::atomic<std::size_t>* total, std::size_t block_bytes) {
+      total->fetch_add(chain.length * block_bytes, std::memory_order_relaxed);
+      chain.head->chain_length = chain.length;
+      core::MutexLock hold(lock);
+      chain.head->next_chain = first;
+      first = chain.head;
+    }
+  };
+
+  SharedBlock* FromPool(std::uint32_t size_class) {
+    AllocError why;
+    void* const ptr = pool_->TryAllocate(ClassBytes(size_class), {}, &why);
+    if (ptr == nullptr) {
+      CountVain();
+      return nullptr;
+    }
+    SharedBlock* const block = blocks_.Add(AddressOf(ptr));
+    if (block == nullptr) {  // too many different addresses
+      pool_->Deallocate(ptr).IgnoreError();
+      ++fetched_;
+      ++returned_;
+      return nullptr;
+    }
+    const absl::StatusOr<BlockInfo> info = pool_->Describe(ptr);
+    block->size_class = size_class;
+    block->chunk_bytes = info.ok() ? info->chunk_bytes : ClassBytes(size_class);
+    ++fetched_;
+    held_bytes_ += static_cast<std::int64_t>(block->chunk_bytes);
+    held_requested_ += static_cast<std::int64_t>(ClassBytes(size_class));
+    block->use.store(SharedUse::kCached, std::memory_order_release);
+    return block;
+  }
+
+  void GiveBack(Chain chain) {
+    while (chain.length != 0) {
+      SharedBlock* const block = chain.Pop();
+      ++returned_;
+      held_bytes_ -= static_cast<std::int64_t>(block->chunk_bytes);
+      held_requested_ -= static_cast<std::int64_t>(ClassBytes(block->size_class));
+      const std::uint64_t address = block->address.load(std::memory_order_relaxed);
+      block->use.store(SharedUse::kGone, std::memory_order_release);
+      pool_->Deallocate(PointerTo(address)).IgnoreError();
+    }
+  }
+
+  bool DrainCache(ThreadCache& cache) {
+    std::vector<Chain> chains;
+    {
+      core::MutexLock lock(cache.lock);
+      for (ThreadCache::Magazines& magazines : cache.magazines) {
+        for (Chain* chain : {&magazines.loaded, &magazines.spare}) {
+          if (chain->length != 0) chains.push_back(std::exchange(*chain, Chain{}));
+        }
+      }
+    }
+    for (const Chain& chain : chains) GiveBack(chain);
+    return !chains.empty();
+  }
+
+  // The pool counts what is cached as live; callers do not.
+  void AddCounts(Stats& stats) HBM_REQUIRES(mutex_) {
+    stats.num_allocs -= fetched_;
+    stats.num_frees -= returned_;
+    stats.num_failures -= vain_;
+    stats.bytes_in_use -= held_bytes_;
+    stats.requested_bytes -= held_requested_;
+    if (fetched_ != 0) stats.largest_alloc_size = 0;
+    const auto add = [&stats](const ThreadCache& cache) {
+      stats.num_allocs += cache.allocs.Get();
+      stats.num_frees += cache.frees.Get();
+      stats.bytes_in_use += cache.live_bytes.Get();
+      stats.requested_bytes += cache.live_requested.Get();
+      stats.largest_alloc_size = std::max(stats.largest_alloc_size, cache.largest.Get());
+    };
+    add(common_);
+    for (const auto& cache : caches_) add(*cache);
+  }
+
+  void NotePeak() { GetStats(); }
+
+  std::unique_ptr<Allocator> pool_;
+  core::SharedBlocks blocks_;
+  const std::uint64_t id_ = ++last_id_;
+  std::array<Depot, kClasses> depot_;
+  std::atomic<std::size_t> depot_bytes_{0};
+  std::atomic<std::int64_t> fetched_{0};   // blocks had from the pool
+  std::atomic<std::int64_t> returned_{0};  // and given back
+  std::atomic<std::int64_t> held_bytes_{0};
+  std::atomic<std::int64_t> held_requested_{0};
+  std::atomic<std::int64_t> vain_{0};
+  ThreadCache common_;
+
+  core::Mutex mutex_;
+  std::vector<std::unique_ptr<ThreadCache>> caches_ HBM_GUARDED_BY(mutex_);
+  std::vector<ThreadCache*> idle_ HBM_GUARDED_BY(mutex_);
+  std::int64_t peak_bytes_ HBM_GUARDED_BY(mutex_) = 0;
+  std::int64_t peak_requested_ HBM_GUARDED_BY(mutex_) = 0;
+
+  // Never used again, so that a thread's memory of a dead allocator misleads nobody.
+  static inline std::atomic<std::uint64_t> last_id_{0};
+};
+
+// The caches that a thread has, of all allocators that it used.
+class CachesOfThread {
+ public:
+  ~CachesOfThread();
+  ThreadCache* Find(const std::shared_ptr<Shared>& shared) {
+    for (Entry& entry : entries_) {
+      if (entry.id == shared->id()) return entry.cache;
+    }
+    // Allocators that ended leave their entries behind.
+    entries_.erase(std::remove_if(entries_.begin(), entries_.end(),
+                                  [](const Entry& entry) { return entry.shared.expired(); }),
+                   entries_.end());
+    entries_.push_back({shared->id(), shared, shared->NewCache()});
+    return entries_.back().cache;
+  }
+
+ private:
+  struct Entry {
+    std::uint64_t id;
+    std::weak_ptr<Shared> shared;
+    ThreadCache* cache;
+  };
+  std::vector<Entry> entries_;
+};
+
+// The last one that this thread used, for a look without a call.
+struct Latest {
+  std::uint64_t id;
+  ThreadCache* cache;
+  bool thread_ends;
+};
+__thread Latest latest __attribute__((tls_model("initial-exec")));
+thread_local CachesOfThread caches_of_thread;
+
+CachesOfThread::~CachesOfThread() {
+  latest = Latest{0, nullptr, true};
+  for (const Entry& entry : entries_) {
+    if (const std::shared_ptr<Shared> shared = entry.shared.lock()) shared->Retire(entry.cache);
+  }
+}
+
+class ThreadCached final : public Allocator {
+ public:
+  ThreadCached(std::unique_ptr<Allocator> pool, std::shared_ptr<MemorySource> source)
+      : Allocator(pool->policy()),
+        source_(std::move(source)),
+        shared_(std::make_shared<Shared>(std::move(pool))) {}
+  ~ThreadCached() override { shared_->Close(); }
+
+ private:
+  void* DoAllocate(const Request& request, AllocError* why) noexcept override {
+    if (HBM_UNLIKELY(request.bytes > kMaxCached || request.alignment > kUnit)) {
+      return Direct(request, why);
+    }
+    const std::uint32_t size_class = ClassOf(request.bytes);
+    ThreadCache& cache = Mine();
+    if (void* const block = Pop(cache, size_class, request)) return block;
+    const Chain chain = shared_->Fill(size_class);
+    if (chain.length == 0) return Direct(request, why);
+    Chain left_over;
+    {
+      core::MutexLock lock(cache.lock);
+      left_over = std::exchange(cache.magazines[size_class].loaded, chain);
+    }
+    shared_->Spill(left_over, size_class);
+    if (void* const block = Pop(cache, size_class, request)) return block;
+    return Direct(request, why);  // drained by another thread just now
+  }
+
+  void* Pop(ThreadCache& cache, std::uint32_t size_class, const Request& request) {
+    core::MutexLock lock(cache.lock);
+    ThreadCache::Magazines& magazines = cache.magazines[size_class];
+    if (magazines.loaded.length == 0) {
+      if (magazines.spare.length == 0) return nullptr;
+      std::swap(magazines.loaded, magazines.spare);
+    }
+    SharedBlock* const block = magazines.loaded.Pop();
+    block->requested = request.bytes;
+    block->stream = request.stream.value();
+    block->tag = request.tag.value;
+    cache.allocs.Add(1);
+    cache.live_requested.Add(static_cast<std::int64_t>(request.bytes));
+    cache.live_bytes.Add(static_cast<std::int64_t>(block->chunk_bytes));
+    cache.largest.RaiseTo(static_cast<std::int64_t>(block->chunk_bytes));
+    block->use.store(SharedUse::kLive, std::memory_order_release);
+    return PointerTo(block->address.load(std::memory_order_relaxed));
+  }
+
+  absl::Status DoDeallocate(void* ptr, StreamRef after) override {
+    SharedBlock* const block = shared_->blocks().Find(AddressOf(ptr));
+    if (block == nullptr) return shared_->pool().Deallocate(ptr, after);
+    SharedUse use = SharedUse::kLive;
+    // Of two frees of one block only one passes here.
+    if (!block->use.compare_exchange_strong(use, SharedUse::kCached, std::memory_order_acq_rel)) {
+      return use == SharedUse::kGone ? shared_->pool().Deallocate(ptr, after)
+                                     : absl::CancelledError();
+    }
+    const std::uint32_t size_class = block->size_class;
+    Chain full;
+    ThreadCache& cache = Mine();
+    {
+      core::MutexLock lock(cache.lock);
+      cache.frees.Add(1);
+      cache.live_requested.Add(-static_cast<std::int64_t>(block->requested));
+      cache.live_bytes.Add(-static_cast<std::int64_t>(block->chunk_bytes));
+      ThreadCache::Magazines& magazines = cache.magazines[size_class];
+      if (magazines.loaded.length >= MagazineSize(size_class)) {
+        full = std::exchange(magazines.spare, magazines.loaded);
+        magazines.loaded = Chain{};
+      }
+      magazines.loaded.Push(block);
+    }
+    if (HBM_UNLIKELY(full.length != 0)) shared_->Spill(full, size_class);
+    return absl::OkStatus();
+  }
+
+  ThreadCache& Mine() {
+    if (HBM_LIKELY(latest.id == shared_->id())) return *latest.cache;
+    if (latest.thread_ends) return shared_->common();
+    latest = Latest{shared_->id(), caches_of_thread.Find(shared_), false};
+    return *latest.cache;
+  }
+
+  // By the pool itself; if it has none, with all that is cached given back.
+  void* Direct(const Request& request, AllocError* why) {
+    AllocateOptions options;
+    options.alignment = request.alignment;
+    options.stream = request.stream;
+    options.tag = request.tag;
+    void* block = shared_->pool().TryAllocate(request.bytes, options, why);
+    if (block == nullptr && why->code == absl::StatusCode::kResourceExhausted && shared_->Drain()) {
+      shared_->CountVain();
+      block = shared_->pool().TryAllocate(request.bytes, options, why);
+    }
+    return block;
+  }
+
+  absl::Status DoRecordUse(void* ptr, StreamRef stream) override {
+    const SharedBlock* const block = shared_->blocks().Find(AddressOf(ptr));
+    const SharedUse use = block == nullptr ? SharedUse::kGone : block->use.load();
+    if (use == SharedUse::kGone) return shared_->pool().RecordUse(ptr, stream);
+    return use == SharedUse::kLive ? absl::OkStatus() : absl::CancelledError();
+  }
+
+  absl::StatusOr<BlockInfo> DoDescribe(const void* ptr) const override {
+    absl::StatusOr<BlockInfo> info = shared_->pool().Describe(ptr);
+    if (!info.ok()) return info;
+    const SharedBlock* const block = shared_->blocks().Find(AddressOf(info->address));
+    if (block == nullptr || block->use == SharedUse::kGone) return info;
+    if (block->use == SharedUse::kCached) {
+      return absl::NotFoundError("no live block of this allocator holds the address");
+    }
+    info->requested_bytes = block->requested;
+    info->stream = StreamRef::FromHandle(PointerTo(block->stream));
+    info->tag = TagId{block->tag};
+    return info;
+  }
+
+  Stats DoGetStats() const override { return shared_->GetStats(); }
+  void DoResetPeakStats() override { shared_->ResetPeaks(); }
+
+  Snapshot DoTakeSnapshot() const override {
+    Snapshot snapshot = shared_->pool().TakeSnapshot();
+    for (Snapshot::Region& region : snapshot.regions) {
+      for (Snapshot::Chunk& chunk : region.chunks) {
+        if (chunk.state != ChunkState::kLive) continue;
+        const SharedBlock* const block = shared_->blocks().Find(AddressOf(chunk.address));
+        if (block == nullptr || block->use == SharedUse::kGone) continue;
+        const bool is_live = block->use == SharedUse::kLive;
+        chunk.state = is_live ? ChunkState::kLive : ChunkState::kFree;
+        chunk.requested_bytes = is_live ? block->requested : 0;
+        chunk.tag = TagId{is_live ? block->tag : 0};
+      }
+    }
+    return snapshot;
+  }
+
+  absl::StatusOr<TrimResult> DoTrim(const TrimOptions& options) override {
+    shared_->Drain();
+    return shared_->pool().Trim(options);
+  }
+  absl::Status DoSetMemoryLimit(std::size_t bytes) override {
+    shared_->Drain();
+    return shared_->pool().SetMemoryLimit(bytes);
+  }
+  absl::StatusOr<MemoryInfo> DoGetDeviceMemory() const override { return source_->GetMemoryInfo(); }
+
+  const std::shared_ptr<MemorySource> source_;
+  const std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace
+
+std::unique_ptr<Allocator> MakeThreadCached(std::unique_ptr<Allocator> pool,
+                                            std::shared_ptr<MemorySource> source) {
+  return std::make_unique<ThreadCached>(std::move(pool), std::move(source));
+}
+
+}  // namespace hbm::strategies
