@@ -77,7 +77,7 @@ class AddressMap {
 
   // Asks the processor to have the address's slot at hand soon.
   void Prefetch(std::uint64_t address) const {
-    __builtin_prefetch(slots_.data() + Home(Fingerprint(address)), 1);
+    __builtin_prefetch(slots_ + Home(Fingerprint(address)), 1);
   }
 
   std::size_t size() const { return count_; }
