@@ -187,7 +187,7 @@ void* Elastic::DoAllocate(const Request& asked, AllocError* why) noexcept {
   int part = kLarge;
   if (__builtin_expect(request.rounded != 0, 1)) {
     core::MutexLock lock(mutex_);
-    if (request.rounded < growth_.small_bytes() && !asked.contiguous) part = kSmall;
+    if (request.rounded < ElasticGrowth::kSmallBlock && !asked.contiguous) part = kSmall;
     if (ordered_) request.order = work_.OrderOf(asked.stream);
     const bool best_place = part == kLarge && (asked.contiguous || growth_.PlacesTightly());
     if (__builtin_expect(!best_place, 1)) {

@@ -6,15 +6,11 @@
 namespace hbm::strategies {
 namespace {
 
-constexpr std::uint64_t kKiB = std::uint64_t{1} << 10;
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
 // The figures below were chosen on the recorded and random traces in bench/traces,
 // against the cost model of the simulated device.
 
-// Blocks below this lie apart from the others. With no slack to lose, fewer do.
-constexpr std::uint64_t kSmallBlock = 256 * kKiB;
-constexpr std::uint64_t kSmallBlockTightest = 64 * kKiB;
 // The part of the slack that memory is made for. The rest is for what the last
 // handle overshoots.
 constexpr double kBudgetedSlack = 0.98;
@@ -51,10 +47,6 @@ ElasticGrowth::ElasticGrowth(double slack, std::uint64_t granule)
 
 std::uint64_t ElasticGrowth::FloorToGranule(double bytes) const {
   return static_cast<std::uint64_t>(bytes) / granule_ * granule_;
-}
-
-std::uint64_t ElasticGrowth::small_bytes() const {
-  return is_tightest() && !never_steals_ ? kSmallBlockTightest : kSmallBlock;
 }
 
 bool ElasticGrowth::PlacesTightly() const {

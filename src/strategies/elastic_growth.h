@@ -43,7 +43,7 @@ class ElasticGrowth {
   // Slack inf: pages stay where they are as long as the limit allows.
   bool never_steals() const { return never_steals_; }
   // Blocks below this many bytes are kept together, so that they pin few pages.
-  std::uint64_t small_bytes() const;
+  static constexpr std::uint64_t kSmallBlock = std::uint64_t{256} << 10;
   // Whether a block goes where it newly occupies the fewest pages, instead of into
   // the best fitting backed chunk.
   bool PlacesTightly() const;

@@ -16,6 +16,11 @@ const std::vector<std::string> kPolicies = {
     "on_demand:stream_mode=ordered",
     "bfc:thread_cache=true",
     "on_demand:thread_cache=true",
+    "elastic",
+    "elastic:slack=0",
+    "elastic:idle_release=0",
+    "elastic:preallocate=true",
+    "elastic:stream_mode=ordered",
 };
 
 const std::vector<Memory> kMemories = {
