@@ -19,11 +19,11 @@ using core::BackedSpace;
 using core::ChunkId;
 using core::kNoChunk;
 
-// Addresses are reserved for this many times what the device has: for large blocks,
-// so that runs of free addresses are there when those in use are scattered, and
-// for small ones.
-constexpr std::uint64_t kLargeAddressFactor = 4;
-constexpr std::uint64_t kSmallAddressFactor = 1;
+// Addresses are reserved for large blocks for twice what the device has, so that runs
+// of free addresses are there when those in use are scattered, and for half of it
+// for small blocks.
+constexpr std::uint64_t kLargeAddressHalves = 4;
+constexpr std::uint64_t kSmallAddressHalves = 1;
 // The least that is worth reserving, and the most that the books can hold.
 constexpr std::uint64_t kLeastAddressBytes = std::uint64_t{1} << 30;
 constexpr std::uint64_t kMostAddressBytes = std::uint64_t{1} << 47;
@@ -86,13 +86,13 @@ Elastic::Elastic(StrategyContext context)
 absl::Status Elastic::Start() {
   const absl::StatusOr<MemoryInfo> memory = source_->GetMemoryInfo();
   if (!memory.ok()) return memory.status();
-  std::uint64_t unit = std::max<std::uint64_t>(memory->total, kLeastAddressBytes);
-  unit = std::min(unit, kMostAddressBytes / (kLargeAddressFactor + kSmallAddressFactor));
+  std::uint64_t unit = std::max<std::uint64_t>(memory->total, kLeastAddressBytes) / 2;
+  unit = std::min(unit, kMostAddressBytes / (kLargeAddressHalves + kSmallAddressHalves));
   unit = unit / granule_ * granule_;
   // Any limit can be raised to the device's size later, so that is what counts.
   for (;;) {
     const absl::StatusOr<MemoryRange> range =
-        memory_.Reserve(unit * (kLargeAddressFactor + kSmallAddressFactor));
+        memory_.Reserve(unit * (kLargeAddressHalves + kSmallAddressHalves));
     if (range.ok()) {
       reservation_ = *range;
       break;
@@ -101,11 +101,11 @@ absl::Status Elastic::Start() {
     unit = unit / 2 / granule_ * granule_;
   }
   const std::uint64_t base = AddressOf(reservation_.address);
-  large_begin_ = base + kSmallAddressFactor * unit;
+  large_begin_ = base + kSmallAddressHalves * unit;
   {
     core::MutexLock lock(mutex_);
-    if (!spaces_[kSmall].AddRange(base, kSmallAddressFactor * unit) ||
-        !spaces_[kLarge].AddRange(large_begin_, kLargeAddressFactor * unit)) {
+    if (!spaces_[kSmall].AddRange(base, kSmallAddressHalves * unit) ||
+        !spaces_[kLarge].AddRange(large_begin_, kLargeAddressHalves * unit)) {
       return absl::ResourceExhaustedError("the host has no memory for the books");
     }
   }
@@ -187,7 +187,7 @@ void* Elastic::DoAllocate(const Request& asked, AllocError* why) noexcept {
   int part = kLarge;
   if (__builtin_expect(request.rounded != 0, 1)) {
     core::MutexLock lock(mutex_);
-    if (request.rounded < ElasticGrowth::kSmallBlock && !asked.contiguous) part = kSmall;
+    if (request.rounded < growth_.small_bytes() && !asked.contiguous) part = kSmall;
     if (ordered_) request.order = work_.OrderOf(asked.stream);
     const bool best_place = part == kLarge && (asked.contiguous || growth_.PlacesTightly());
     if (__builtin_expect(!best_place, 1)) {

@@ -6,35 +6,38 @@
 namespace hbm::strategies {
 namespace {
 
+constexpr std::uint64_t kKiB = std::uint64_t{1} << 10;
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
 // The figures below were chosen on the recorded and random traces in bench/traces,
 // against the cost model of the simulated device.
 
-// The part of the slack that memory is made for. The rest is for what the last
-// handle overshoots.
-constexpr double kBudgetedSlack = 0.98;
+// Blocks below this lie apart from the others. With no slack to lose, fewer do.
+constexpr std::uint64_t kSmallBlock = 256 * kKiB;
+constexpr std::uint64_t kSmallBlockTightest = 64 * kKiB;
 // While all slack is less than this, every page counts.
-constexpr double kTightSlackBytes = 10.0 * kMiB;
+constexpr double kTightSlackBytes = 12.0 * kMiB;
 // Handles are never larger, so that a few pinned ones do not eat the slack.
 constexpr std::uint64_t kLargestHandle = 64 * kMiB;
+// Nor larger than the slack over this.
+constexpr double kHandlesInSlack = 1.25;
 // Nor those for blocks that are larger themselves.
-constexpr std::uint64_t kLargestExactHandle = 128 * kMiB;
+constexpr std::uint64_t kLargestExactHandle = 256 * kMiB;
 constexpr std::uint64_t kLargestSmallBlockHandle = 4 * kMiB;
 // Handles become smaller when more than this part of the slack is pinned, and only
 // if that many live bytes' worth were freed since the last time: while a program
 // only grows, pinned memory says nothing yet.
-constexpr double kPinnedTooMuch = 1.2;
+constexpr double kPinnedTooMuch = 1.3;
 constexpr double kPinnedLittle = 0.1;
-constexpr double kChurnBetweenShrinks = 0.5;
-constexpr double kLeastSlackToJudge = 16.0 * kMiB;
+constexpr double kChurnBetweenShrinks = 0.1;
+constexpr double kLeastSlackToJudge = 12.0 * kMiB;
 // A free chunk this many handles long is room for growth, not waste.
-constexpr std::uint64_t kRoomHandles = 4;
+constexpr std::uint64_t kRoomHandles = 2;
 // Beyond the budget, a handle may still be this part of the slack: for the driver
 // a handle of 20 MiB costs what one of 2 MiB does.
-constexpr double kHandleBeyondBudget = 0.12;
+constexpr double kHandleBeyondBudget = 0.2;
 // Without stealing, each handle is at least this part of the pool.
-constexpr double kGrowthWithoutStealing = 0.35;
+constexpr double kGrowthWithoutStealing = 0.5;
 constexpr std::uint64_t kLargestHandleWithoutStealing = 1024 * kMiB;
 
 }  // namespace
@@ -43,6 +46,7 @@ ElasticGrowth::ElasticGrowth(double slack, std::uint64_t granule)
     : slack_(std::isinf(slack) ? 0 : slack),
       never_steals_(std::isinf(slack)),
       granule_(granule),
+      small_bytes_(slack == 0 ? kSmallBlockTightest : kSmallBlock),
       largest_handle_(std::max(kLargestHandle, granule)) {}
 
 std::uint64_t ElasticGrowth::FloorToGranule(double bytes) const {
@@ -56,12 +60,12 @@ bool ElasticGrowth::PlacesTightly() const {
 
 std::uint64_t ElasticGrowth::Budget(std::uint64_t limit) const {
   if (never_steals_) return limit;
-  const double budget = static_cast<double>(peak()) + kBudgetedSlack * SlackBytes();
+  const double budget = static_cast<double>(peak()) + SlackBytes();
   return budget >= static_cast<double>(limit) ? limit : static_cast<std::uint64_t>(budget);
 }
 
 std::uint64_t ElasticGrowth::HandleBytes(bool is_small) const {
-  const double most = kBudgetedSlack * SlackBytes();
+  const double most = SlackBytes() / kHandlesInSlack;
   std::uint64_t largest = largest_handle_;
   if (is_small) largest = std::min(largest, kLargestSmallBlockHandle);
   std::uint64_t bytes = granule_;
@@ -73,7 +77,7 @@ std::uint64_t ElasticGrowth::SpareHandle(bool is_small) const { return HandleByt
 
 void ElasticGrowth::NotePressure(const Pressure& pressure) {
   if (never_steals_ || is_tightest()) return;
-  const double slack = kBudgetedSlack * SlackBytes();
+  const double slack = SlackBytes();
   const std::uint64_t handle = HandleBytes(false);
   const double room = static_cast<double>(std::min(pressure.largest_pinned, kRoomHandles * handle));
   const double pinned = static_cast<double>(pressure.pool_with_need) -
@@ -102,7 +106,7 @@ std::uint64_t ElasticGrowth::NextHandleWithoutStealing(const Piece& piece) const
 
 std::uint64_t ElasticGrowth::NextHandle(const Piece& piece) const {
   if (never_steals_) return NextHandleWithoutStealing(piece);
-  const double slack = kBudgetedSlack * SlackBytes();
+  const double slack = SlackBytes();
   const std::uint64_t handle = HandleBytes(piece.is_small);
   std::uint64_t bytes = handle;
   if (piece.wanted >= handle) {

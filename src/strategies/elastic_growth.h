@@ -43,7 +43,7 @@ class ElasticGrowth {
   // Slack inf: pages stay where they are as long as the limit allows.
   bool never_steals() const { return never_steals_; }
   // Blocks below this many bytes are kept together, so that they pin few pages.
-  static constexpr std::uint64_t kSmallBlock = std::uint64_t{256} << 10;
+  std::uint64_t small_bytes() const { return small_bytes_; }
   // Whether a block goes where it newly occupies the fewest pages, instead of into
   // the best fitting backed chunk.
   bool PlacesTightly() const;
@@ -84,6 +84,7 @@ class ElasticGrowth {
   const double slack_;
   const bool never_steals_;
   const std::uint64_t granule_;
+  const std::uint64_t small_bytes_;
   std::uint64_t live_ = 0;
   std::uint64_t peak_ = 0;
   std::uint64_t wanted_ = 0;

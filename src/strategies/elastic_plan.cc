@@ -108,18 +108,14 @@ std::uint64_t Elastic::LargestPinned(const std::vector<IdleHandle>& idle) {
 }
 
 void Elastic::SortVictims(std::vector<IdleHandle>* idle) {
-  // With slack, from the smallest chunks, which serve the fewest requests; without,
-  // from the largest, where what remains is the most.
-  const bool largest_first = growth_.is_tightest();
-  std::sort(idle->begin(), idle->end(), [&](const IdleHandle& a, const IdleHandle& b) {
-    const auto key = [](const IdleHandle& h) {
-      return std::make_tuple(h.chunk_bytes, h.mapping.address, h.mapping.handle);
-    };
-    const bool a_loose = a.mapping.address == 0;
-    const bool b_loose = b.mapping.address == 0;
-    if (a_loose != b_loose) return a_loose;
-    return largest_first ? key(b) < key(a) : key(a) < key(b);
-  });
+  // What is mapped nowhere first, then from the largest chunks, where what remains
+  // is the most.
+  const auto key = [](const IdleHandle& handle) {
+    return std::make_tuple(handle.mapping.address == 0, handle.chunk_bytes, handle.mapping.address,
+                           handle.mapping.handle);
+  };
+  std::sort(idle->begin(), idle->end(),
+            [&](const IdleHandle& a, const IdleHandle& b) { return key(b) < key(a); });
 }
 
 bool Elastic::FillPiece(std::uint64_t begin, std::uint64_t end, bool contiguous,

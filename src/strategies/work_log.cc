@@ -11,6 +11,9 @@ namespace {
 constexpr std::uint64_t kFreesPerMarker = 16;
 constexpr std::uint64_t kBytesPerMarker = std::uint64_t{16} << 20;
 
+// CUDA's name for the legacy default stream, beside null.
+const StreamRef kLegacyStream = StreamRef::FromHandle(reinterpret_cast<void*>(1));
+
 }  // namespace
 
 BusySet::BusySet(std::vector<AddressRange> ranges) : ranges_(std::move(ranges)) {
@@ -71,6 +74,7 @@ WorkLog::Log* WorkLog::LogOf(StreamRef stream) {
   // A stream whose id cannot be had gets a log that no marker is recorded for.
   const absl::StatusOr<std::uint64_t> id = timeline_->StreamId(stream);
   log->stream_id = id.ok() ? *id : ~std::uint64_t{0};
+  log->is_legacy = stream.value() <= kLegacyStream.value();
   logs_.push_back(std::move(log));
   last_used_ = static_cast<core::OrderId>(logs_.size());
   return logs_.back().get();
@@ -134,6 +138,7 @@ bool WorkLog::PollLog(Log& log) {
 bool WorkLog::Poll() {
   bool any = false;
   for (const auto& log : logs_) {
+    if (log->is_legacy) MarkLog(*log, StreamRef());
     if (PollLog(*log)) any = true;
   }
   return any;

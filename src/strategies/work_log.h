@@ -13,8 +13,9 @@
 //   if (!log.MakeBusySet().Overlaps(page_begin, page_end)) ...   // nobody touches the page
 //
 // A marker is recorded only during a call that is given the stream: a handle need
-// not stay valid afterwards. What was freed on a stream that is not seen again
-// stays busy until WaitForAll, which asks for the whole device.
+// not stay valid afterwards. Only the legacy default stream can be marked at any
+// time. The last few frees on another one, if it is not seen again, stay busy until
+// the whole device was waited for (AllDone).
 //
 // Thread-compatible: the owner locks. Recording and polling call the timeline,
 // which takes well under a microsecond.
@@ -74,7 +75,8 @@ class WorkLog {
   // The number of a stream, for requests; kSafe if nothing of it was ever noted.
   core::OrderId OrderOf(StreamRef stream) const;
 
-  // Asks which markers are done. Returns whether anything became so.
+  // Marks the default stream, and asks which markers are done. Returns whether
+  // anything became so.
   bool Poll();
   bool IsDone(const Entry& entry) const {
     return entry.order == core::kSafe || logs_[entry.order - 1]->done >= entry.sequence;
@@ -105,6 +107,7 @@ class WorkLog {
   };
   struct Log {
     std::uint64_t stream_id = 0;
+    bool is_legacy = false;    // the default stream, whose handle is always valid
     std::uint64_t noted = 0;   // sequence of the latest entry
     std::uint64_t marked = 0;  // covered by a marker
     std::uint64_t done = 0;
