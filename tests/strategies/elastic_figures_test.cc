@@ -52,7 +52,7 @@ const observe::Trace& Load(const std::string& name) {
   return traces->back();
 }
 
-Figures Run(const std::string& name, const std::string& policy_text,
+Figures Replay(const std::string& name, const std::string& policy_text,
             const std::string& device_text) {
   const observe::Trace& trace = Load(name);
   const observe::LiveBytes live = observe::ComputeLiveBytes(trace);
@@ -96,7 +96,7 @@ Figures Run(const std::string& name, const std::string& policy_text,
 
 TEST(ElasticFiguresTest, WithoutSlackThePoolIsWhatIsLive) {
   for (int i = 0; i < static_cast<int>(std::size(kTraces)); ++i) {
-    const Figures figures = Run(kTraces[i], "elastic:slack=0", "sim:h200");
+    const Figures figures = Replay(kTraces[i], "elastic:slack=0", "sim:h200");
     const bool is_random = absl::StartsWith(kTraces[i], "random");
     EXPECT_TRUE(figures.IsWithin(is_random ? 1.05 : 1.02))
         << kTraces[i] << ": " << figures.pool / figures.live;
@@ -106,7 +106,7 @@ TEST(ElasticFiguresTest, WithoutSlackThePoolIsWhatIsLive) {
 
 TEST(ElasticFiguresTest, WithTheDefaultSlackItIsAtMostATwentiethMore) {
   for (const char* trace : kTraces) {
-    const Figures figures = Run(trace, "elastic", "sim:h200");
+    const Figures figures = Replay(trace, "elastic", "sim:h200");
     EXPECT_TRUE(figures.IsWithin(1.05)) << trace << ": " << figures.pool / figures.live;
     EXPECT_EQ(figures.failures, 0);
   }
@@ -115,7 +115,7 @@ TEST(ElasticFiguresTest, WithTheDefaultSlackItIsAtMostATwentiethMore) {
 // moe_train_routed allocates 7.5 GiB in 1.2 s and is the one that takes more.
 TEST(ElasticFiguresTest, AndTheDriverIsCalledSeldom) {
   for (int i = 0; i < kPyTorchTraces; ++i) {
-    const Figures figures = Run(kTraces[i], "elastic", "sim:h200");
+    const Figures figures = Replay(kTraces[i], "elastic", "sim:h200");
     const bool is_moe = absl::StartsWith(kTraces[i], "moe");
     EXPECT_LE(figures.driver_ns, 500) << kTraces[i];
     EXPECT_LE(figures.driver_share, is_moe ? 0.012 : 0.01) << kTraces[i];
@@ -124,14 +124,14 @@ TEST(ElasticFiguresTest, AndTheDriverIsCalledSeldom) {
 
 TEST(ElasticFiguresTest, WithInfiniteSlackHardlyEver) {
   for (int i = 0; i < kPyTorchTraces; ++i) {
-    EXPECT_LE(Run(kTraces[i], "elastic:slack=inf", "sim:h200").driver_share, 0.0021)
+    EXPECT_LE(Replay(kTraces[i], "elastic:slack=inf", "sim:h200").driver_share, 0.0021)
         << kTraces[i];
   }
 }
 
 TEST(ElasticFiguresTest, WithIdleReleaseThePoolFollowsWhatIsLive) {
   for (int i = 0; i < kPyTorchTraces; ++i) {
-    const Figures figures = Run(kTraces[i], "elastic:slack=0,idle_release=0", "sim:h200");
+    const Figures figures = Replay(kTraces[i], "elastic:slack=0,idle_release=0", "sim:h200");
     EXPECT_LE(figures.mean_ratio, 1.15) << kTraces[i];
   }
 }
@@ -146,10 +146,10 @@ TEST(ElasticFiguresTest, ASmallDeviceSuffices) {
     const auto granules = [](double bytes) {
       return static_cast<std::uint64_t>(bytes) / kGranule * kGranule;
     };
-    const Figures figures = Run(kTraces[i], "elastic:slack=0", absl::StrCat("sim:", granules(most)));
+    const Figures figures = Replay(kTraces[i], "elastic:slack=0", absl::StrCat("sim:", granules(most)));
     EXPECT_EQ(figures.failures, 0) << kTraces[i];
     EXPECT_EQ(figures.stats.num_waits, 0) << kTraces[i];
-    const Figures lagging = Run(kTraces[i], "elastic:slack=0",
+    const Figures lagging = Replay(kTraces[i], "elastic:slack=0",
                                 absl::StrCat("sim:", granules(1.10 * live), ",lag=10ms"));
     EXPECT_EQ(lagging.failures, 0) << kTraces[i] << " with lag";
   }
