@@ -69,8 +69,8 @@ class Elastic final : public Allocator {
 
   // Physical memory that could be used elsewhere.
   struct IdleHandle {
-    core::Mapping mapping;             // address 0: it is not mapped
-    std::uint64_t chunk_bytes = 0;     // of the free chunk that it lies in
+    core::Mapping mapping;          // address 0: it is not mapped
+    std::uint64_t chunk_bytes = 0;  // of the free chunk that it lies in
     std::uint64_t chunk_address = 0;
     core::ChunkId chunk = core::kNoChunk;
     int part = kLarge;
@@ -201,15 +201,13 @@ class Elastic final : public Allocator {
   bool WaitForWork(StreamRef stream, absl::Duration* left) HBM_REQUIRES(growth_mutex_)
       HBM_EXCLUDES(mutex_);
   AllocError Exhausted(const FitRequest& request, Planned why, bool device_is_full,
-                       const absl::Status& driver) HBM_REQUIRES(growth_mutex_)
-      HBM_EXCLUDES(mutex_);
+                       const absl::Status& driver) HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
 
   // Gives idle handles back, the largest first, while the pool stays at or above
   // `keep` bytes, and one more if it is over `enough` still. With `only`, those that
   // overlap it; with `except`, those that do not. Returns bytes.
   std::uint64_t ReleaseIdle(std::uint64_t keep, std::uint64_t enough, const BusySet* only,
-                            const BusySet* except)
-      HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
+                            const BusySet* except) HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
   // What the pool holds over the limit, as far as it is idle.
   void ReleaseExcess() HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
   std::uint64_t PendingPageBytes() HBM_REQUIRES(growth_mutex_, mutex_);

@@ -129,12 +129,12 @@ void Elastic::ReleaseHandle(const Mapping& memory, Plan* plan) {
 ChunkId Elastic::Commit(Plan* plan, bool done, const FitRequest* block, std::uint64_t address) {
   const auto changes = static_cast<std::uint32_t>(plan->victims.size() + plan->mapped.size()) + 4;
   // Only if the host has no memory at all; then what cannot be settled stays held.
-  const bool can_settle = spaces_[kSmall].ReserveForChanges(changes) &&
-                          spaces_[kLarge].ReserveForChanges(changes);
+  const bool can_settle =
+      spaces_[kSmall].ReserveForChanges(changes) && spaces_[kLarge].ReserveForChanges(changes);
   peak_pool_bytes_ =
       std::max(peak_pool_bytes_, pool_bytes_ + static_cast<std::uint64_t>(plan->pool_peak));
-  pool_bytes_ = static_cast<std::uint64_t>(static_cast<std::int64_t>(pool_bytes_) +
-                                           plan->pool_change);
+  pool_bytes_ =
+      static_cast<std::uint64_t>(static_cast<std::int64_t>(pool_bytes_) + plan->pool_change);
   for (const Victim& victim : plan->victims) {
     if (victim.left) pages_.Remove(victim.idle.mapping.address);
   }
@@ -191,9 +191,8 @@ bool Elastic::WaitForWork(StreamRef stream, absl::Duration* left) {
     noted = work_.NotedSoFar();
   }
   const absl::Duration began = Now();
-  absl::Status waited = marker != 0
-                            ? timeline_->WaitOnHost(marker, std::min(*left, kWaitSlice))
-                            : timeline_->WaitForDevice();
+  absl::Status waited = marker != 0 ? timeline_->WaitOnHost(marker, std::min(*left, kWaitSlice))
+                                    : timeline_->WaitForDevice();
   const absl::Duration took = std::max(Now() - began, absl::Microseconds(1));
   *left -= took;
   core::MutexLock lock(mutex_);
@@ -332,9 +331,9 @@ std::uint64_t Elastic::PendingPageBytes() {
 absl::Status Elastic::DoSetMemoryLimit(std::size_t bytes) {
   const std::uint64_t limit = bytes / granule_ * granule_;
   if (limit == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("memory limit: ", policy::FormatBytes(bytes), " is less than one granule of ",
-                     policy::FormatBytes(granule_)));
+    return absl::InvalidArgumentError(absl::StrCat("memory limit: ", policy::FormatBytes(bytes),
+                                                   " is less than one granule of ",
+                                                   policy::FormatBytes(granule_)));
   }
   core::MutexLock growth_lock(growth_mutex_);
   {
@@ -395,10 +394,9 @@ absl::Status Elastic::Preallocate() {
         shrink ? "; not even the smallest pool fits" : "; on_shortage=shrink would take less"));
   }
   if (done.ok() && is_less) {
-    observe::LogWarning(absl::StrCat("preallocation: ", policy::FormatBytes(start_bytes_),
-                                     " did not fit; the pool starts with ",
-                                     policy::FormatBytes(got),
-                                     " and grows when it can. on_shortage=fail makes this an error"));
+    observe::LogWarning(absl::StrCat(
+        "preallocation: ", policy::FormatBytes(start_bytes_), " did not fit; the pool starts with ",
+        policy::FormatBytes(got), " and grows when it can. on_shortage=fail makes this an error"));
   }
   return done;
 }

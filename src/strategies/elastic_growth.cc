@@ -80,8 +80,8 @@ void ElasticGrowth::NotePressure(const Pressure& pressure) {
   const double slack = SlackBytes();
   const std::uint64_t handle = HandleBytes(false);
   const double room = static_cast<double>(std::min(pressure.largest_pinned, kRoomHandles * handle));
-  const double pinned = static_cast<double>(pressure.pool_with_need) -
-                        static_cast<double>(live()) - static_cast<double>(pressure.idle) - room;
+  const double pinned = static_cast<double>(pressure.pool_with_need) - static_cast<double>(live()) -
+                        static_cast<double>(pressure.idle) - room;
   if (pinned > kPinnedTooMuch * slack && slack > kLeastSlackToJudge) {
     if (freed_ - freed_at_shrink_ <= kChurnBetweenShrinks * static_cast<double>(live())) return;
     freed_at_shrink_ = freed_;

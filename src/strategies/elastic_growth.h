@@ -89,7 +89,7 @@ class ElasticGrowth {
   std::uint64_t peak_ = 0;
   std::uint64_t wanted_ = 0;
   std::uint64_t largest_handle_;
-  double freed_ = 0;             // bytes, ever
+  double freed_ = 0;            // bytes, ever
   double freed_at_shrink_ = 0;  // when the handles last became smaller
 };
 

@@ -153,10 +153,9 @@ bool Elastic::FillPiece(std::uint64_t begin, std::uint64_t end, bool contiguous,
     }
     if (!idle->empty() && (*pool + bytes > budget)) {
       // None fits. The smallest makes room for a new one of the right size.
-      const auto smallest =
-          std::min_element(idle->begin(), idle->end(), [](const auto& a, const auto& b) {
-            return a.mapping.bytes < b.mapping.bytes;
-          });
+      const auto smallest = std::min_element(
+          idle->begin(), idle->end(),
+          [](const auto& a, const auto& b) { return a.mapping.bytes < b.mapping.bytes; });
       *pool -= smallest->mapping.bytes;
       take(static_cast<std::size_t>(smallest - idle->begin()), Step::Kind::kRelease, 0);
       continue;
@@ -183,8 +182,7 @@ std::size_t Elastic::BestVictim(const std::vector<IdleHandle>& idle, std::uint64
   for (std::size_t i = 0; i < idle.size() && least != 0; ++i) {
     const std::uint64_t bytes = idle[i].mapping.bytes;
     if (bytes > room || (bytes > wanted && bytes > spare)) continue;
-    const std::uint64_t misfit =
-        bytes <= wanted ? wanted - bytes : (bytes - wanted) * 2 + granule_;
+    const std::uint64_t misfit = bytes <= wanted ? wanted - bytes : (bytes - wanted) * 2 + granule_;
     if (misfit >= least) continue;
     least = misfit;
     best = i;
@@ -241,8 +239,7 @@ void* Elastic::AllocateContiguous(const FitRequest& request) {
     for (std::size_t i = pages_.FirstAfter(key.address());
          i < pages_.size() && pages_[i].address < end; ++i) {
       const std::uint64_t begin = std::max(key.address(), pages_[i].address);
-      const std::uint64_t start =
-          (begin + request.alignment - 1) & ~(request.alignment - 1);
+      const std::uint64_t start = (begin + request.alignment - 1) & ~(request.alignment - 1);
       if (start + request.rounded > std::min(end, pages_[i].end()) || pages_[i].bytes >= best) {
         continue;
       }

@@ -75,7 +75,8 @@ void Churn(Allocator* allocator, std::size_t budget, int steps, std::uint32_t se
     if (live_bytes + bytes > budget) continue;
     const auto block = allocator->Allocate(bytes);
     if (!block.ok()) continue;
-    live.push_back({*block, bytes, std::uint64_t{seed} << 40 | static_cast<std::uint64_t>(step) << 8});
+    live.push_back(
+        {*block, bytes, std::uint64_t{seed} << 40 | static_cast<std::uint64_t>(step) << 8});
     live_bytes += bytes;
     Fill(live.back());
   }

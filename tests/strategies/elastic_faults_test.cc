@@ -50,7 +50,8 @@ class ElasticFaultsTest : public ::testing::TestWithParam<Case> {
     std::mt19937 random(seed);
     for (int i = 0; i < steps; ++i) {
       if (!blocks_.empty() && random() % 100 < 45) {
-        auto victim = std::next(blocks_.begin(), static_cast<std::ptrdiff_t>(random() % blocks_.size()));
+        auto victim =
+            std::next(blocks_.begin(), static_cast<std::ptrdiff_t>(random() % blocks_.size()));
         ASSERT_TRUE(allocator_->Deallocate(victim->first).ok());
         blocks_.erase(victim);
       } else {
@@ -149,8 +150,8 @@ TEST_F(ElasticFaultsTest, MemoryThatCannotBeUnmappedComesBackLater) {
 }
 
 TEST_F(ElasticFaultsTest, ConstructionFailsCleanly) {
-  for (SourceCall call : {SourceCall::kReserve, SourceCall::kCreate, SourceCall::kMap,
-                          SourceCall::kSetAccess}) {
+  for (SourceCall call :
+       {SourceCall::kReserve, SourceCall::kCreate, SourceCall::kMap, SourceCall::kSetAccess}) {
     auto device = *OpenDevice(absl::StrCat("sim:", kDevice));
     auto policy = *ParsePolicy("elastic:preallocate=true,on_shortage=fail");
     auto source = std::make_shared<FaultySource>(*device->MakeSource(policy));

@@ -19,23 +19,31 @@ namespace {
 constexpr double kMiB = 1 << 20;
 constexpr std::uint64_t kGranule = std::uint64_t{2} << 20;
 
-const char* const kTraces[] = {
-    "gpt2_train_varlen",      "llama_decode_growing_kv", "resnet50_train_varbatch",
-    "gnn_train_vargraph",     "moe_train_routed",        "mlp_train_multistream",
-    "unet_train_varsize",     "xla_train_1",             "xla_eager_1",
-    "random_small",           "random_mixed",            "random_stacked",
-    "random_tight",           "edges"};
+const char* const kTraces[] = {"gpt2_train_varlen",
+                               "llama_decode_growing_kv",
+                               "resnet50_train_varbatch",
+                               "gnn_train_vargraph",
+                               "moe_train_routed",
+                               "mlp_train_multistream",
+                               "unet_train_varsize",
+                               "xla_train_1",
+                               "xla_eager_1",
+                               "random_small",
+                               "random_mixed",
+                               "random_stacked",
+                               "random_tight",
+                               "edges"};
 constexpr int kPyTorchTraces = 7;  // the first ones
 constexpr int kRecordedTraces = 9;
 
 struct Figures {
   Stats stats;
   int failures = 0;
-  double live = 0;         // peak bytes
-  double pool = 0;         // peak bytes
-  double mean_ratio = 0;   // mean pool over mean live
-  double driver_share = 0; // of the trace's own duration
-  double driver_ns = 0;    // per event
+  double live = 0;          // peak bytes
+  double pool = 0;          // peak bytes
+  double mean_ratio = 0;    // mean pool over mean live
+  double driver_share = 0;  // of the trace's own duration
+  double driver_ns = 0;     // per event
   bool IsWithin(double ratio) const { return pool <= ratio * live || pool <= live + 8 * kMiB; }
 };
 
@@ -44,8 +52,8 @@ const observe::Trace& Load(const std::string& name) {
   for (const observe::Trace& trace : *traces) {
     if (trace.name == name) return trace;
   }
-  auto trace = observe::ReadTraceFile(
-      absl::StrCat(HBMALLOC_SOURCE_DIR, "/bench/traces/", name, ".csv.gz"));
+  auto trace =
+      observe::ReadTraceFile(absl::StrCat(HBMALLOC_SOURCE_DIR, "/bench/traces/", name, ".csv.gz"));
   EXPECT_TRUE(trace.ok()) << trace.status();
   traces->reserve(std::size(kTraces));
   traces->push_back(*std::move(trace));
@@ -53,7 +61,7 @@ const observe::Trace& Load(const std::string& name) {
 }
 
 Figures Replay(const std::string& name, const std::string& policy_text,
-            const std::string& device_text) {
+               const std::string& device_text) {
   const observe::Trace& trace = Load(name);
   const observe::LiveBytes live = observe::ComputeLiveBytes(trace);
   const auto device = *OpenDevice(device_text);
@@ -73,8 +81,7 @@ Figures Replay(const std::string& name, const std::string& policy_text,
     }
     if (event.kind == observe::TraceEvent::Kind::kAllocate) {
       AllocateOptions options;
-      options.stream =
-          StreamRef::FromHandle(reinterpret_cast<void*>(std::uintptr_t{event.stream}));
+      options.stream = StreamRef::FromHandle(reinterpret_cast<void*>(std::uintptr_t{event.stream}));
       const auto block = allocator->Allocate(event.bytes, options);
       blocks[event.block] = block.ok() ? *block : nullptr;
       if (!block.ok()) ++figures.failures;
@@ -146,11 +153,12 @@ TEST(ElasticFiguresTest, ASmallDeviceSuffices) {
     const auto granules = [](double bytes) {
       return static_cast<std::uint64_t>(bytes) / kGranule * kGranule;
     };
-    const Figures figures = Replay(kTraces[i], "elastic:slack=0", absl::StrCat("sim:", granules(most)));
+    const Figures figures =
+        Replay(kTraces[i], "elastic:slack=0", absl::StrCat("sim:", granules(most)));
     EXPECT_EQ(figures.failures, 0) << kTraces[i];
     EXPECT_EQ(figures.stats.num_waits, 0) << kTraces[i];
     const Figures lagging = Replay(kTraces[i], "elastic:slack=0",
-                                absl::StrCat("sim:", granules(1.10 * live), ",lag=10ms"));
+                                   absl::StrCat("sim:", granules(1.10 * live), ",lag=10ms"));
     EXPECT_EQ(lagging.failures, 0) << kTraces[i] << " with lag";
   }
 }

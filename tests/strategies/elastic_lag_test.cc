@@ -170,8 +170,7 @@ TEST_F(ElasticLagTest, TrimSaysWhatIsPending) {
 TEST_F(ElasticLagTest, RecordedUsesHoldTheBlockBack) {
   Open("elastic:stream_mode=ordered", "sim:96MiB,lag=5ms");
   void* const block = *allocator_->Allocate(8 * kMiB, On(1));
-  ASSERT_TRUE(
-      allocator_->RecordUse(block, StreamRef::FromHandle(reinterpret_cast<void*>(2))).ok());
+  ASSERT_TRUE(allocator_->RecordUse(block, StreamRef::FromHandle(reinterpret_cast<void*>(2))).ok());
   Free(block, 8 * kMiB, absl::Milliseconds(5));
   EXPECT_EQ(allocator_->GetStats().pending_bytes, static_cast<std::int64_t>(8 * kMiB));
   EXPECT_NE(*allocator_->Allocate(8 * kMiB, On(1)), block);
