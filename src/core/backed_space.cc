@@ -34,8 +34,9 @@ bool BackedSpace::AddRange(std::uint64_t address, std::uint64_t bytes) {
 }
 
 ChunkId BackedSpace::AllocateBacked(const Request& request) {
-  OrderId order;
-  const FreeKey key = FindFree(request, &order);
+  const bool plain = !ordered_ && request.alignment <= kChunkUnit;
+  OrderId order = kSafe;
+  const FreeKey key = plain ? FindFreeAs<false, false>(request, &order) : FindFree(request, &order);
   return key ? TakeBest(key, order, request) : kNoChunk;
 }
 
@@ -47,15 +48,17 @@ inline ChunkId BackedSpace::TakeBest(FreeKey key, OrderId order, const Request& 
   const std::uint64_t low = AlignUp(begin, request.alignment);
   const std::uint64_t high = AlignDown(end - request.rounded, request.alignment);
   // A chunk that ends inside a granule shares it with a neighbour in use.
+  const std::uint64_t in_granule = granule_ - 1;
   const auto newly_occupied = [&](std::uint64_t at) {
     const std::uint64_t last = at + request.rounded;
-    const bool shares_first = at == begin && at % granule_ != 0;
-    const bool shares_last = last == end && last % granule_ != 0;
-    return (last + granule_ - 1) / granule_ - at / granule_ - (shares_first ? 1 : 0) -
-           (shares_last ? 1 : 0);
+    const bool shares_first = at == begin && (at & in_granule) != 0;
+    const bool shares_last = last == end && (last & in_granule) != 0;
+    return ((last + in_granule) >> granule_shift_) - (at >> granule_shift_) -
+           (shares_first ? 1 : 0) - (shares_last ? 1 : 0);
   };
   const std::uint64_t at = high > low && newly_occupied(high) < newly_occupied(low) ? high : low;
-  return TakeFree(key, order, at - begin, request);
+  return ordered_ ? TakeFree(key, order, at - begin, request)
+                  : TakeFreeAs<false, true>(key, order, at - begin, request);
 }
 
 ChunkId BackedSpace::AllocateFrom(OrderId order, const Request& request) {

@@ -46,7 +46,9 @@ class BackedSpace : public BestFit {
   };
 
   explicit BackedSpace(const Options& options)
-      : BestFit({/*max_waste=*/1, options.ordered}), granule_(options.granule) {}
+      : BestFit({/*max_waste=*/1, options.ordered}),
+        granule_(options.granule),
+        granule_shift_(__builtin_ctzll(options.granule)) {}
 
   // The range becomes one hole. False if there is no host memory for its record.
   bool AddRange(std::uint64_t address, std::uint64_t bytes);
@@ -108,7 +110,8 @@ class BackedSpace : public BestFit {
   ChunkId CutOut(ChunkId id, std::uint64_t begin, std::uint64_t end);
   void MakeHole(ChunkId id);
 
-  const std::uint64_t granule_;
+  const std::uint64_t granule_;  // a power of two
+  const int granule_shift_;
   absl::btree_map<std::uint64_t, ChunkId> holes_;  // by address
 };
 

@@ -74,6 +74,7 @@ Elastic::Elastic(StrategyContext context)
       granule_(memory_.Granularity()),
       ordered_(context.policy.stream_mode == StreamMode::kOrdered && timeline_ != nullptr),
       idle_release_(context.policy.idle_release),
+      frees_plainly_(!ordered_ && idle_release_ == absl::InfiniteDuration()),
       start_bytes_(*context.policy.preallocate ? context.limit.start_bytes / granule_ * granule_
                                                : 0),
       quarantine_bytes_(context.policy.quarantine),
@@ -338,7 +339,7 @@ absl::Status Elastic::DoDeallocate(void* ptr, StreamRef after) {
     } else {
       FreeLocked(part, id, entry);
     }
-    if (__builtin_expect(idle_release_ != absl::InfiniteDuration(), 0)) {
+    if (__builtin_expect(!frees_plainly_, 0)) {
       release = !freed_at_.empty() && Now() - freed_at_.front().when >= idle_release_;
     }
     excess = pool_bytes_ > limit_;
@@ -352,6 +353,10 @@ absl::Status Elastic::DoDeallocate(void* ptr, StreamRef after) {
 }
 
 void Elastic::FreeLocked(int part, ChunkId id, WorkLog::Entry entry) {
+  if (__builtin_expect(frees_plainly_, 1)) {
+    spaces_[part].Free(id);
+    return;
+  }
   const AddressRange range{spaces_[part].chunk(id).address, spaces_[part].chunk(id).end()};
   const core::FreeKey free =
       spaces_[part].FreeBlock(id, ordered_ ? entry.order : core::kSafe, entry.sequence);

@@ -227,6 +227,7 @@ class Elastic final : public Allocator {
   const std::uint64_t granule_;
   const bool ordered_;
   const absl::Duration idle_release_;
+  const bool frees_plainly_;  // a free is in no stream's order and no queue
   const std::uint64_t start_bytes_;
   const std::uint64_t quarantine_bytes_;
 
@@ -239,7 +240,7 @@ class Elastic final : public Allocator {
   std::vector<core::Mapping> loose_ HBM_GUARDED_BY(growth_mutex_);
   std::vector<Stuck> stuck_ HBM_GUARDED_BY(growth_mutex_);
 
-  mutable core::Mutex mutex_;
+  mutable core::SpinLock mutex_;
   mutable core::BackedSpace spaces_[2] HBM_GUARDED_BY(mutex_);
   BlockCounters counters_ HBM_GUARDED_BY(mutex_);
   ElasticGrowth growth_ HBM_GUARDED_BY(mutex_);

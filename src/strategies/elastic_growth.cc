@@ -47,15 +47,17 @@ ElasticGrowth::ElasticGrowth(double slack, std::uint64_t granule)
       never_steals_(std::isinf(slack)),
       granule_(granule),
       small_bytes_(slack == 0 ? kSmallBlockTightest : kSmallBlock),
-      largest_handle_(std::max(kLargestHandle, granule)) {}
+      largest_handle_(std::max(kLargestHandle, granule)) {
+  UpdateTightness();
+}
 
 std::uint64_t ElasticGrowth::FloorToGranule(double bytes) const {
   return static_cast<std::uint64_t>(bytes) / granule_ * granule_;
 }
 
-bool ElasticGrowth::PlacesTightly() const {
-  if (never_steals_) return false;
-  return is_tightest() || largest_handle_ <= 2 * granule_ || SlackBytes() <= kTightSlackBytes;
+void ElasticGrowth::UpdateTightness() {
+  places_tightly_ = !never_steals_ && (is_tightest() || largest_handle_ <= 2 * granule_ ||
+                                       slack_ * static_cast<double>(peak_) <= kTightSlackBytes);
 }
 
 std::uint64_t ElasticGrowth::Budget(std::uint64_t limit) const {
@@ -83,12 +85,14 @@ void ElasticGrowth::NotePressure(const Pressure& pressure) {
   const double pinned = static_cast<double>(pressure.pool_with_need) - static_cast<double>(live()) -
                         static_cast<double>(pressure.idle) - room;
   if (pinned > kPinnedTooMuch * slack && slack > kLeastSlackToJudge) {
-    if (freed_ - freed_at_shrink_ <= kChurnBetweenShrinks * static_cast<double>(live())) return;
+    const auto freed = static_cast<double>(freed_ - freed_at_shrink_);
+    if (freed <= kChurnBetweenShrinks * static_cast<double>(live())) return;
     freed_at_shrink_ = freed_;
     largest_handle_ = std::max(granule_, handle / 2);
   } else if (pinned < kPinnedLittle * slack) {
     largest_handle_ = std::min(std::max(kLargestHandle, granule_), largest_handle_ * 2);
   }
+  UpdateTightness();
 }
 
 std::uint64_t ElasticGrowth::NextHandleWithoutStealing(const Piece& piece) const {

@@ -27,11 +27,14 @@ class ElasticGrowth {
 
   void Allocated(std::uint64_t requested) {
     live_ += requested;
-    peak_ = std::max(peak_, live_);
+    if (live_ > peak_) {
+      peak_ = live_;
+      UpdateTightness();
+    }
   }
   void Freed(std::uint64_t requested) {
     live_ -= requested;
-    freed_ += static_cast<double>(requested);
+    freed_ += requested;
   }
   // The request that memory is being found for counts as live meanwhile. 0: none.
   void SetWanted(std::uint64_t requested) { wanted_ = requested; }
@@ -46,7 +49,7 @@ class ElasticGrowth {
   std::uint64_t small_bytes() const { return small_bytes_; }
   // Whether a block goes where it newly occupies the fewest pages, instead of into
   // the best fitting backed chunk.
-  bool PlacesTightly() const;
+  bool PlacesTightly() const { return places_tightly_; }
 
   // Up to this many bytes of pool, new memory is made before pages are stolen.
   std::uint64_t Budget(std::uint64_t limit) const;
@@ -76,6 +79,7 @@ class ElasticGrowth {
   std::uint64_t SpareHandle(bool is_small) const;
 
  private:
+  void UpdateTightness();
   std::uint64_t FloorToGranule(double bytes) const;
   double SlackBytes() const { return slack_ * static_cast<double>(peak()); }
   std::uint64_t HandleBytes(bool is_small) const;
@@ -88,9 +92,10 @@ class ElasticGrowth {
   std::uint64_t live_ = 0;
   std::uint64_t peak_ = 0;
   std::uint64_t wanted_ = 0;
+  bool places_tightly_ = true;
   std::uint64_t largest_handle_;
-  double freed_ = 0;            // bytes, ever
-  double freed_at_shrink_ = 0;  // when the handles last became smaller
+  std::uint64_t freed_ = 0;            // bytes, ever
+  std::uint64_t freed_at_shrink_ = 0;  // when the handles last became smaller
 };
 
 }  // namespace hbm::strategies

@@ -6,11 +6,6 @@
 namespace hbm::strategies {
 namespace {
 
-// A marker costs about half a microsecond on a GPU: it is shared by this many
-// frees, or by this many bytes, whichever comes first.
-constexpr std::uint64_t kFreesPerMarker = 16;
-constexpr std::uint64_t kBytesPerMarker = std::uint64_t{16} << 20;
-
 // CUDA's name for the legacy default stream, beside null.
 const StreamRef kLegacyStream = StreamRef::FromHandle(reinterpret_cast<void*>(1));
 
@@ -39,13 +34,19 @@ bool BusySet::Overlaps(std::uint64_t begin, std::uint64_t end) const {
 
 WorkLog::~WorkLog() {
   for (const auto& log : logs_) {
-    for (const Batch& batch : log->batches) timeline_->Forget(batch.marker);
+    for (const Batch& batch : log->batches) {
+      if (batch.marker != 0) timeline_->Forget(batch.marker);
+    }
   }
 }
 
 const WorkLog::Log* WorkLog::FindLog(StreamRef stream, core::OrderId* order) const {
   *order = core::kSafe;
   if (timeline_ == nullptr || !stream.is_handle()) return nullptr;
+  if (stream.value() <= kLegacyStream.value() && legacy_ != core::kSafe) {
+    *order = legacy_;
+    return logs_[legacy_ - 1].get();
+  }
   const absl::StatusOr<std::uint64_t> id = timeline_->StreamId(stream);
   if (!id.ok()) return nullptr;
   if (last_used_ != core::kSafe && logs_[last_used_ - 1]->stream_id == *id) {
@@ -67,32 +68,41 @@ core::OrderId WorkLog::OrderOf(StreamRef stream) const {
   return order;
 }
 
-WorkLog::Log* WorkLog::LogOf(StreamRef stream) {
-  core::OrderId order;
-  if (FindLog(stream, &order) != nullptr) return logs_[order - 1].get();
+WorkLog::Log* WorkLog::LogOf(StreamRef stream, core::OrderId* order) {
+  if (FindLog(stream, order) != nullptr) return logs_[*order - 1].get();
   auto log = std::make_unique<Log>();
   // A stream whose id cannot be had gets a log that no marker is recorded for.
   const absl::StatusOr<std::uint64_t> id = timeline_->StreamId(stream);
   log->stream_id = id.ok() ? *id : ~std::uint64_t{0};
   log->is_legacy = stream.value() <= kLegacyStream.value();
   logs_.push_back(std::move(log));
-  last_used_ = static_cast<core::OrderId>(logs_.size());
+  *order = last_used_ = static_cast<core::OrderId>(logs_.size());
+  if (logs_.back()->is_legacy) legacy_ = last_used_;
   return logs_.back().get();
 }
 
 WorkLog::Entry WorkLog::NoteFree(StreamRef stream, AddressRange range) {
   if (timeline_ == nullptr || !stream.is_handle()) return {};
-  Log& log = *LogOf(stream);
-  const core::OrderId order = last_used_;
-  log.ranges.push_back(range);
+  core::OrderId order;
+  Log& log = *LogOf(stream, &order);
+  // If no marker can be had, the entries since the last one become one long one.
+  if (__builtin_expect(log.open.count == kFreesPerMarker, 0)) Spill(log);
+  log.open.ranges[log.open.count++] = range;
   ++log.noted;
   ++pending_;
   log.unmarked_bytes += range.end - range.begin;
-  if (log.noted - log.marked >= kFreesPerMarker || log.unmarked_bytes >= kBytesPerMarker) {
+  if (log.open.count == kFreesPerMarker || log.unmarked_bytes >= kBytesPerMarker) {
     MarkLog(log, stream);
     PollLog(log);
   }
   return {order, log.noted};
+}
+
+void WorkLog::Spill(Log& log) {
+  log.batches.push_back(log.open);
+  log.batches.back().last = log.noted;
+  log.batches.back().age = ++age_;
+  log.open.count = 0;
 }
 
 void WorkLog::Mark(StreamRef stream) {
@@ -107,32 +117,44 @@ void WorkLog::MarkLog(Log& log, StreamRef stream) {
   if (!marker.ok()) return;  // no proof: the ranges stay busy
   log.marked = log.noted;
   log.unmarked_bytes = 0;
-  if (*marker == 0) {
-    if (log.batches.empty()) Finish(log, log.marked);
+  if (log.batches.empty() && (*marker == 0 || IsMarkerDone(*marker))) {
+    if (*marker != 0) timeline_->Forget(*marker);
+    pending_ -= log.open.count;
+    log.open.count = 0;
+    log.done = log.marked;
     return;
   }
-  log.batches.push_back({log.marked, ++age_, *marker});
+  // Batches that were spilled without a marker are covered by this one too.
+  if (log.open.count != 0) Spill(log);
+  if (log.batches.empty()) return;
+  log.batches.back().marker = *marker;
 }
 
-void WorkLog::Finish(Log& log, std::uint64_t through) {
-  const std::uint64_t count = through - log.done;
-  log.ranges.erase(log.ranges.begin(), log.ranges.begin() + static_cast<std::ptrdiff_t>(count));
-  log.done = through;
-  pending_ -= count;
+bool WorkLog::IsMarkerDone(Timeline::Marker marker) const {
+  const absl::StatusOr<bool> done = timeline_->IsDone(marker);
+  return done.ok() && *done;
 }
 
 bool WorkLog::PollLog(Log& log) {
   bool any = false;
-  while (!log.batches.empty()) {
-    if (log.batches.front().marker == kept_) break;
-    const absl::StatusOr<bool> done = timeline_->IsDone(log.batches.front().marker);
-    if (!done.ok() || !*done) break;
-    timeline_->Forget(log.batches.front().marker);
-    Finish(log, log.batches.front().last);
-    log.batches.pop_front();
+  for (;;) {
+    // A batch without a marker of its own is proven by the next one that has one.
+    std::size_t marked = 0;
+    while (marked < log.batches.size() && log.batches[marked].marker == 0) ++marked;
+    if (marked == log.batches.size()) return any;
+    const Timeline::Marker marker = log.batches[marked].marker;
+    if (marker == kept_ || !IsMarkerDone(marker)) return any;
+    for (std::size_t i = 0; i <= marked; ++i) PopBatch(log);
     any = true;
   }
-  return any;
+}
+
+void WorkLog::PopBatch(Log& log) {
+  const Batch& batch = log.batches.front();
+  if (batch.marker != 0) timeline_->Forget(batch.marker);
+  log.done = batch.last;
+  pending_ -= batch.count;
+  log.batches.pop_front();
 }
 
 bool WorkLog::Poll() {
@@ -148,7 +170,10 @@ BusySet WorkLog::MakeBusySet() const {
   std::vector<AddressRange> ranges;
   ranges.reserve(pending_);
   for (const auto& log : logs_) {
-    ranges.insert(ranges.end(), log->ranges.begin(), log->ranges.end());
+    for (const Batch& batch : log->batches) {
+      ranges.insert(ranges.end(), batch.ranges, batch.ranges + batch.count);
+    }
+    ranges.insert(ranges.end(), log->open.ranges, log->open.ranges + log->open.count);
   }
   return BusySet(std::move(ranges));
 }
@@ -156,8 +181,11 @@ BusySet WorkLog::MakeBusySet() const {
 Timeline::Marker WorkLog::OldestMarker() const {
   const Batch* oldest = nullptr;
   for (const auto& log : logs_) {
-    if (log->batches.empty()) continue;
-    if (oldest == nullptr || log->batches.front().age < oldest->age) oldest = &log->batches.front();
+    for (const Batch& batch : log->batches) {
+      if (batch.marker == 0) continue;
+      if (oldest == nullptr || batch.age < oldest->age) oldest = &batch;
+      break;
+    }
   }
   return oldest == nullptr ? 0 : oldest->marker;
 }
@@ -172,13 +200,15 @@ std::vector<std::uint64_t> WorkLog::NotedSoFar() const {
 void WorkLog::AllDone(const std::vector<std::uint64_t>& noted) {
   for (std::size_t i = 0; i < noted.size(); ++i) {
     Log& log = *logs_[i];
-    while (!log.batches.empty() && log.batches.front().last <= noted[i]) {
-      timeline_->Forget(log.batches.front().marker);
-      log.batches.pop_front();
-    }
-    if (noted[i] <= log.done) continue;
+    while (!log.batches.empty() && log.batches.front().last <= noted[i]) PopBatch(log);
+    if (!log.batches.empty() || log.done >= noted[i]) continue;
+    // Of the open entries, those that were noted by then.
+    const auto count = static_cast<std::uint32_t>(noted[i] - log.done);
+    std::copy(log.open.ranges + count, log.open.ranges + log.open.count, log.open.ranges);
+    log.open.count -= count;
+    pending_ -= count;
+    log.done = noted[i];
     log.marked = std::max(log.marked, noted[i]);
-    Finish(log, noted[i]);
   }
 }
 
