@@ -27,9 +27,7 @@ constexpr std::size_t RoundUp(std::size_t bytes, std::size_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
 
-void* Pointer(std::uintptr_t address) {
-  return reinterpret_cast<void*>(address);
-}
+void* Pointer(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
 
 std::uintptr_t AddressOf(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
 
