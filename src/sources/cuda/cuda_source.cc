@@ -184,8 +184,11 @@ absl::StatusOr<MemoryRange> CudaSource::AllocateBlock(std::size_t bytes, std::si
     if (!base.ok()) return base.status();
     const std::uintptr_t address = (*base + alignment - 1) / alignment * alignment;
     const Held held{*base, asked};
-    ranges_[address] = held;
-    if (address - *base <= spare) return MemoryRange{PointerTo(address), bytes};
+    if (address - *base <= spare) {
+      ranges_[address] = held;
+      return MemoryRange{PointerTo(address), bytes};
+    }
+    // Not put into the books: the aligned address may lie in another's block.
     if (absl::Status freed = GiveBack(held); !freed.ok()) return freed;
     ranges_.erase(address);
   }
