@@ -165,16 +165,16 @@ bool BestFit::EnsureOrder(OrderId order) {
   return orders_[order]->index.Reserve(1);
 }
 
-void BestFit::Promote(OrderId order, std::uint64_t up_to) {
-  if (order == kSafe || order >= orders_.size() || orders_[order] == nullptr) return;
-  Order& own = *orders_[order];
+void BestFit::Move(OrderId from, std::uint64_t up_to, OrderId to, std::uint64_t sequence) {
+  if (from == kSafe || from == to || from >= orders_.size() || orders_[from] == nullptr) return;
+  Order& own = *orders_[from];
   while (own.queue_head != kNoChunk &&
          chunks_.details(own.queue_head).stream_or_sequence <= up_to) {
     const ChunkId id = own.queue_head;
-    if (!Prepare()) return;
+    if (!Prepare() || !EnsureOrder(to)) return;
     own.index.Erase(KeyOf(id));
-    Leave(id, order);
-    FreeAs<true>(id, kSafe, 0);
+    Leave(id, from);
+    FreeAs<true>(id, to, sequence);
   }
 }
 

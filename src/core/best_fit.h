@@ -116,7 +116,10 @@ class BestFit {
   // Makes sure that chunks of this order can be freed; false if there is no memory.
   bool EnsureOrder(OrderId order);
   // The order's chunks whose latest free is not after `up_to` become safe.
-  void Promote(OrderId order, std::uint64_t up_to);
+  void Promote(OrderId order, std::uint64_t up_to) { Move(order, up_to, kSafe, 0); }
+  // The same chunks get another order, as if freed in it just now. Requires that
+  // EnsureOrder was called for it.
+  void Move(OrderId from, std::uint64_t up_to, OrderId to, std::uint64_t sequence);
   // Free bytes of an order.
   std::uint64_t FreeBytes(OrderId order) const {
     return order < orders_.size() && orders_[order] != nullptr ? orders_[order]->bytes : 0;

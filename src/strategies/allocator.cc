@@ -116,6 +116,11 @@ absl::Status Allocator::FailedAllocation(std::size_t bytes, const AllocateOption
           "stream: OfAllocation() has no meaning for an allocation; give the stream that will use "
           "the block");
     }
+    if (options.alignment != 0 && (options.alignment & (options.alignment - 1)) == 0 &&
+        options.alignment <= kMaxAlignment) {
+      return absl::InvalidArgumentError(
+          "stream: not a living stream of this device; see the log for the driver's words");
+    }
     return absl::InvalidArgumentError(
         absl::StrCat("alignment: ", options.alignment,
                      " is not allowed; it must be a power of two from 1 to ", kMaxAlignment));

@@ -26,6 +26,12 @@ void* PointerTo(std::uint64_t address) {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
+// A stream's bits as they were given.
+StreamRef StreamOf(std::uint64_t value) {
+  if (value == StreamRef::Synchronized().value()) return StreamRef::Synchronized();
+  return StreamRef::FromHandle(PointerTo(value));
+}
+
 std::uint64_t FloorToUnit(std::uint64_t bytes) { return bytes / kChunkUnit * kChunkUnit; }
 
 // XLA's factor, and its precision: products of sizes above 16 MiB are rounded, and
@@ -44,6 +50,8 @@ core::BestFit::Options FitOptions(const StrategyContext& context) {
     options.max_waste =
         static_cast<std::uint64_t>(fraction * static_cast<double>(context.limit.bytes));
   }
+  options.ordered =
+      *context.policy.stream_mode == StreamMode::kOrdered && context.source->timeline() != nullptr;
   return options;
 }
 
@@ -94,7 +102,9 @@ Pool::Pool(StrategyContext context)
       next_region_bytes_(std::max(FirstRegionBytes(context), kChunkUnit)),
       fit_(FitOptions(context)),
       limit_(context.limit.bytes),
-      limit_source_(context.limit.source) {}
+      limit_source_(context.limit.source) {
+  if (fit_.ordered()) order_ = std::make_unique<StreamOrder>(&fit_, &mutex_, source_->timeline());
+}
 
 Pool::~Pool() {
   core::MutexLock growth_lock(growth_mutex_);
@@ -194,15 +204,41 @@ void* Pool::DoAllocate(const Request& request, AllocError* why) noexcept {
   fit_request.alignment = request.alignment;
   fit_request.stream = request.stream.value();
   fit_request.tag = request.tag.value;
+  if (order_ != nullptr) return AllocateOrdered(fit_request, request.stream, why);
   if (HBM_LIKELY(fit_request.rounded != 0)) {
     core::MutexLock lock(mutex_);
     void* const block = AllocateLocked(fit_request);
     if (HBM_LIKELY(block != nullptr)) return block;
   }
-  return AllocateSlow(fit_request, why);
+  return AllocateSlow(fit_request, request.stream, why);
 }
 
-void* Pool::AllocateSlow(const core::BestFit::Request& request, AllocError* why) {
+void* Pool::AllocateOrdered(core::BestFit::Request request, StreamRef stream, AllocError* why) {
+  if (__builtin_expect(request.rounded != 0, 1)) {
+    core::MutexLock lock(mutex_);
+    request.order = order_->Find(stream);
+    if (__builtin_expect(request.order != StreamOrder::kUnknown, 1)) {
+      void* const block = AllocateLocked(request);
+      if (__builtin_expect(block != nullptr, 1)) return block;
+    }
+  }
+  if (request.rounded != 0 && request.order == StreamOrder::kUnknown) {
+    const absl::StatusOr<core::OrderId> order = order_->Introduce(stream);
+    if (!order.ok()) {
+      observe::LogWarning(absl::StrCat("a new stream: ", order.status().ToString()));
+      core::MutexLock lock(mutex_);
+      ++counters_.failures;
+      *why = {order.status().code(), OomCause::kNone};
+      return nullptr;
+    }
+    request.order = *order;
+    core::MutexLock lock(mutex_);
+    if (void* const block = AllocateLocked(request); block != nullptr) return block;
+  }
+  return AllocateSlow(request, stream, why);
+}
+
+void* Pool::AllocateSlow(const core::BestFit::Request& request, StreamRef stream, AllocError* why) {
   if (request.rounded == 0) {
     core::MutexLock lock(mutex_);
     ++counters_.failures;
@@ -210,6 +246,7 @@ void* Pool::AllocateSlow(const core::BestFit::Request& request, AllocError* why)
     return nullptr;
   }
   core::MutexLock growth_lock(growth_mutex_);
+  if (order_ != nullptr) order_->Poll();
   {
     // Another thread may have grown the pool while this one waited for the lock.
     core::MutexLock lock(mutex_);
@@ -236,6 +273,16 @@ void* Pool::AllocateSlow(const core::BestFit::Request& request, AllocError* why)
     }
   }
   if (block != nullptr) return block;
+  if (order_ != nullptr && (grown.ok() || absl::IsResourceExhausted(grown))) {
+    // Nothing else fits: this stream waits for the memory of others.
+    const absl::Status borrowed = order_->Borrow(stream, request.order, [&] {
+      core::MutexLock lock(mutex_);
+      if (block == nullptr) block = AllocateLocked(request);
+      return block != nullptr;
+    });
+    if (block != nullptr) return block;
+    if (!borrowed.ok()) grown = borrowed;
+  }
   *why = Exhausted(request.rounded, grown);
   return nullptr;
 }
@@ -297,12 +344,14 @@ AllocError Pool::Exhausted(std::uint64_t bytes, const absl::Status& growth) {
   std::uint64_t pool;
   std::uint64_t available;
   std::uint64_t free;
+  std::uint64_t held;
   {
     core::MutexLock lock(mutex_);
     ++counters_.failures;
     pool = pool_bytes_;
     available = AvailableLocked();
-    free = pool - static_cast<std::uint64_t>(counters_.in_use) - quarantined_;
+    held = fit_.unsafe_bytes() + quarantined_ + (order_ ? order_->held_bytes_locked() : 0);
+    free = pool - static_cast<std::uint64_t>(counters_.in_use) - held;
   }
   if (!growth.ok() && !absl::IsResourceExhausted(growth)) {
     observe::LogWarning(absl::StrCat("getting memory: ", growth.ToString()));
@@ -310,6 +359,8 @@ AllocError Pool::Exhausted(std::uint64_t bytes, const absl::Status& growth) {
   }
   if (free >= bytes) {
     error.cause = OomCause::kFragmentation;
+  } else if (free + held >= bytes && held != 0 && order_ != nullptr) {
+    error.cause = OomCause::kPending;
   } else if (bytes <= available) {
     // The limit would have allowed it. Who has the rest of the device?
     const absl::StatusOr<MemoryInfo> memory = source_->GetMemoryInfo();
@@ -321,7 +372,8 @@ AllocError Pool::Exhausted(std::uint64_t bytes, const absl::Status& growth) {
   return error;
 }
 
-absl::Status Pool::DoDeallocate(void* ptr, StreamRef /*after*/) {
+absl::Status Pool::DoDeallocate(void* ptr, StreamRef after) {
+  if (order_ != nullptr) return DeallocateOrdered(ptr, after);
   core::MutexLock lock(mutex_);
   const ChunkId id = fit_.TakeLive(AddressOf(ptr));
   if (HBM_UNLIKELY(id == kNoChunk)) return absl::CancelledError();
@@ -335,40 +387,98 @@ absl::Status Pool::DoDeallocate(void* ptr, StreamRef /*after*/) {
   return absl::OkStatus();
 }
 
-void Pool::HoldBackLocked(ChunkId id) {
+absl::Status Pool::DeallocateOrdered(void* ptr, StreamRef after) {
+  StreamRef last = after;
+  core::OrderId order;
+  bool due = false;
+  bool freed = false;
+  {
+    core::MutexLock lock(mutex_);
+    const ChunkId id = fit_.FindLive(AddressOf(ptr));
+    if (__builtin_expect(id == kNoChunk, 0)) return absl::CancelledError();
+    if (after.is_of_allocation()) last = StreamOf(fit_.details(id).stream_or_sequence);
+    // A block of no particular stream has no work but what RecordUse told of.
+    order = last.is_synchronized() ? core::kSafe : order_->Find(last);
+    if (after.is_synchronized()) order_->DropUsesLocked(id);
+    if (__builtin_expect(order != StreamOrder::kUnknown && !order_->HasUsesLocked(id), 1)) {
+      fit_.TakeLive(AddressOf(ptr));
+      const core::Chunk& chunk = fit_.chunk(id);
+      counters_.Freed(chunk.size, chunk.requested());
+      if (__builtin_expect(quarantine_bytes_ != 0, 0)) {
+        HoldBackLocked(id, order);
+      } else {
+        due = order_->FreeLocked(id, order);
+      }
+      freed = true;
+    }
+  }
+  if (due) order_->Mark(order, last);
+  return freed ? absl::OkStatus() : DeallocateHeld(ptr, last, after.is_synchronized());
+}
+
+// The rare ways to free: after a stream that was not seen before, or that several
+// streams have used the block.
+absl::Status Pool::DeallocateHeld(void* ptr, StreamRef last, bool synchronized) {
+  if (last.is_handle()) {
+    // A stream that is gone cannot be introduced; its block is held back until the
+    // whole device is waited for.
+    order_->Introduce(last).IgnoreError();
+  }
+  ChunkId id;
+  {
+    core::MutexLock lock(mutex_);
+    id = fit_.TakeLive(AddressOf(ptr));
+    if (id == kNoChunk) return absl::CancelledError();
+    const core::Chunk& chunk = fit_.chunk(id);
+    counters_.Freed(chunk.size, chunk.requested());
+    if (synchronized) {
+      fit_.Free(id);
+      return absl::OkStatus();
+    }
+    order_->HoldLocked(id);
+  }
+  order_->MarkHeld(id, last);
+  return absl::OkStatus();
+}
+
+void Pool::FreeLocked(ChunkId id, core::OrderId order) {
+  if (order_ != nullptr) {
+    order_->FreeLocked(id, order);
+  } else {
+    fit_.Free(id);
+  }
+}
+
+void Pool::HoldBackLocked(ChunkId id, core::OrderId order) {
   fit_.Hold(id);
-  quarantine_.push_back(id);
+  quarantine_.push_back({id, order});
   quarantined_ += fit_.chunk(id).size;
   while (quarantined_ > quarantine_bytes_) {
-    const ChunkId oldest = quarantine_.front();
+    const Quarantined oldest = quarantine_.front();
     quarantine_.pop_front();
-    quarantined_ -= fit_.chunk(oldest).size;
-    fit_.Free(oldest);
+    quarantined_ -= fit_.chunk(oldest.id).size;
+    FreeLocked(oldest.id, oldest.order);
   }
 }
 
 bool Pool::FlushQuarantineLocked() {
   if (quarantine_.empty()) return false;
-  for (ChunkId id : quarantine_) fit_.Free(id);
+  for (const Quarantined& held : quarantine_) FreeLocked(held.id, held.order);
   quarantine_.clear();
   quarantined_ = 0;
   return true;
 }
 
-absl::Status Pool::DoRecordUse(void* ptr, StreamRef /*stream*/) {
-  core::MutexLock lock(mutex_);
-  return fit_.FindLive(AddressOf(ptr)) != kNoChunk ? absl::OkStatus() : absl::CancelledError();
+absl::Status Pool::DoRecordUse(void* ptr, StreamRef stream) {
+  ChunkId id;
+  {
+    core::MutexLock lock(mutex_);
+    id = fit_.FindLive(AddressOf(ptr));
+    if (id == kNoChunk) return absl::CancelledError();
+    if (order_ == nullptr) return absl::OkStatus();
+  }
+  return order_->AddUse(id, stream);
 }
-
-namespace {
-
-// A stream's bits as they were given.
-StreamRef StreamOf(std::uint64_t value) {
-  if (value == StreamRef::Synchronized().value()) return StreamRef::Synchronized();
-  return StreamRef::FromHandle(PointerTo(value));
-}
-
-}  // namespace
 
 absl::StatusOr<BlockInfo> Pool::DoDescribe(const void* ptr) const {
   core::MutexLock lock(mutex_);
@@ -403,7 +513,12 @@ Stats Pool::DoGetStats() const {
     stats.pool_bytes = static_cast<std::int64_t>(pool_bytes_);
     stats.peak_pool_bytes = static_cast<std::int64_t>(peak_pool_bytes_);
     stats.num_regions = static_cast<std::int64_t>(fit_.regions().size());
-    stats.pending_bytes = static_cast<std::int64_t>(fit_.unsafe_bytes() + quarantined_);
+    if (order_ != nullptr) {
+      stats.num_waits = order_->waits_locked();
+      stats.wait_nanoseconds = order_->wait_nanoseconds_locked();
+    }
+    stats.pending_bytes = static_cast<std::int64_t>(fit_.unsafe_bytes() + quarantined_ +
+                                                    (order_ ? order_->held_bytes_locked() : 0));
   }
   const DriverUse use = source_->GetDriverUse();
   stats.driver_calls = static_cast<std::int64_t>(use.calls);
@@ -481,6 +596,7 @@ absl::StatusOr<std::size_t> Pool::ReleaseIdleRegions(std::uint64_t keep, std::ui
 
 absl::StatusOr<TrimResult> Pool::DoTrim(const TrimOptions& options) {
   core::MutexLock growth_lock(growth_mutex_);
+  if (order_ != nullptr) order_->PollUntilDone(options.max_wait);
   const absl::StatusOr<std::size_t> released = ReleaseIdleRegions(options.keep_pool_bytes, 0);
   if (!released.ok()) return released.status();
   TrimResult result;
@@ -490,7 +606,7 @@ absl::StatusOr<TrimResult> Pool::DoTrim(const TrimOptions& options) {
   for (const core::BestFit::Region& region : fit_.regions()) {
     if (fit_.IsIdle(region)) idle += region.bytes;
   }
-  result.pending = fit_.unsafe_bytes() + quarantined_;
+  result.pending = fit_.unsafe_bytes() + quarantined_ + (order_ ? order_->held_bytes_locked() : 0);
   result.pinned =
       pool_bytes_ - static_cast<std::uint64_t>(counters_.in_use) - result.pending - idle;
   return result;

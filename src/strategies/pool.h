@@ -25,6 +25,7 @@
 #include "hbmalloc/allocator.h"
 #include "strategies/counters.h"
 #include "strategies/registry.h"
+#include "strategies/stream_order.h"
 
 namespace hbm::strategies {
 
@@ -56,7 +57,7 @@ class Pool final : public Allocator {
   // The books' part of a request: a free chunk, or null.
   void* AllocateLocked(const core::BestFit::Request& request) HBM_REQUIRES(mutex_);
   // The rest: more memory from the source.
-  void* AllocateSlow(const core::BestFit::Request& request, AllocError* why)
+  void* AllocateSlow(const core::BestFit::Request& request, StreamRef stream, AllocError* why)
       HBM_EXCLUDES(mutex_, growth_mutex_);
   // Adds a region of at least `bytes`, by XLA's rules. If `request` is given, it is
   // met before anybody else sees the region, and `block` is its address.
@@ -76,7 +77,12 @@ class Pool final : public Allocator {
   std::uint64_t AvailableLocked() const HBM_REQUIRES(mutex_) {
     return limit_ > pool_bytes_ ? (limit_ - pool_bytes_) / core::kChunkUnit * core::kChunkUnit : 0;
   }
-  void HoldBackLocked(core::ChunkId id) HBM_REQUIRES(mutex_);
+  // Stream order, where there is one.
+  void* AllocateOrdered(core::BestFit::Request request, StreamRef stream, AllocError* why);
+  absl::Status DeallocateOrdered(void* ptr, StreamRef after);
+  absl::Status DeallocateHeld(void* ptr, StreamRef last, bool synchronized);
+  void HoldBackLocked(core::ChunkId id, core::OrderId order = core::kSafe) HBM_REQUIRES(mutex_);
+  void FreeLocked(core::ChunkId id, core::OrderId order) HBM_REQUIRES(mutex_);
   bool FlushQuarantineLocked() HBM_REQUIRES(mutex_);
   void ReportShortage(std::uint64_t wanted);
 
@@ -98,8 +104,14 @@ class Pool final : public Allocator {
   std::uint64_t shrunk_to_ HBM_GUARDED_BY(mutex_) = 0;  // 0: the pool is as large as asked for
   std::uint64_t pool_bytes_ HBM_GUARDED_BY(mutex_) = 0;
   std::uint64_t peak_pool_bytes_ HBM_GUARDED_BY(mutex_) = 0;
-  std::deque<core::ChunkId> quarantine_ HBM_GUARDED_BY(mutex_);
+  struct Quarantined {
+    core::ChunkId id;
+    core::OrderId order;
+  };
+  std::deque<Quarantined> quarantine_ HBM_GUARDED_BY(mutex_);
   std::uint64_t quarantined_ HBM_GUARDED_BY(mutex_) = 0;
+  // Null: work is ordered by the caller, or always done when a block is freed.
+  std::unique_ptr<StreamOrder> order_;
 };
 
 }  // namespace hbm::strategies

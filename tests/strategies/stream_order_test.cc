@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whether freed memory reaches other streams only when that is safe, seen from the
+// outside: a model driver knows what work is queued, done and waited for.
+#if defined(HBMALLOC_HAVE_CUDA)
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "hbmalloc/hbmalloc.h"
+#include "sources/cuda/cuda_device.h"
+#include "tests/support/fake_driver.h"
+
+namespace hbm::testing {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+class StreamOrderTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<Allocator> Make(const std::string& policy) {
+    auto device = sources::OpenCudaDevice("cuda:0", fake_.table());
+    EXPECT_TRUE(device.ok()) << device.status();
+    auto allocator = MakeAllocator(*ParsePolicy(policy), *device);
+    EXPECT_TRUE(allocator.ok()) << allocator.status();
+    return *std::move(allocator);
+  }
+  static void* Take(Allocator& allocator, std::size_t bytes, StreamRef stream) {
+    AllocateOptions options;
+    options.stream = stream;
+    return allocator.TryAllocate(bytes, options);
+  }
+
+  FakeDriver fake_;
+};
+
+TEST_F(StreamOrderTest, OneStreamPaysNothing) {
+  auto allocator = Make("bfc:memory_limit=64MiB");
+  const StreamRef stream = fake_.CreateStream();
+  ASSERT_TRUE(allocator->Deallocate(Take(*allocator, kMiB, stream)).ok());
+  const int before = fake_.total_calls();
+  for (int i = 0; i < 1000; ++i) {
+    void* const block = Take(*allocator, 4096 + static_cast<std::size_t>(i), stream);
+    ASSERT_NE(block, nullptr);
+    fake_.Launch(stream);
+    ASSERT_TRUE(allocator->Deallocate(block).ok());
+  }
+  EXPECT_EQ(fake_.total_calls(), before);
+  EXPECT_EQ(allocator->GetStats().pending_bytes, 0);
+}
+
+TEST_F(StreamOrderTest, FreedBlockIsReusedAtOnceOnItsStreamOnly) {
+  auto allocator = Make("bfc:memory_limit=64MiB");
+  const StreamRef a = fake_.CreateStream();
+  const StreamRef b = fake_.CreateStream();
+  ASSERT_TRUE(allocator->Deallocate(Take(*allocator, kMiB, a)).ok());
+  ASSERT_TRUE(allocator->Deallocate(Take(*allocator, kMiB, b)).ok());
+  void* const block = Take(*allocator, 8 * kMiB, a);
+  fake_.Launch(a);
+  ASSERT_TRUE(allocator->Deallocate(block).ok());
+  EXPECT_GE(allocator->GetStats().pending_bytes, static_cast<std::int64_t>(8 * kMiB));
+  void* const other = Take(*allocator, 8 * kMiB, b);
+  EXPECT_NE(other, block);
+  void* const same = Take(*allocator, 8 * kMiB, a);
+  EXPECT_EQ(same, block);
+}
+
+TEST_F(StreamOrderTest, WaitsByAnEventRatherThanFail) {
+  auto allocator = Make("bfc:memory_limit=64MiB");
+  const StreamRef a = fake_.CreateStream();
+  const StreamRef b = fake_.CreateStream();
+  void* const small = Take(*allocator, kMiB, b);
+  void* const block = Take(*allocator, 60 * kMiB, a);
+  ASSERT_NE(block, nullptr);
+  const std::uint64_t work = fake_.Launch(a);
+  ASSERT_TRUE(allocator->Deallocate(block).ok());
+  const int device_waits = fake_.calls("CtxSynchronize");
+  void* const taken = Take(*allocator, 60 * kMiB, b);
+  ASSERT_EQ(taken, block);
+  EXPECT_TRUE(fake_.IsOrdered(a, work, b));
+  EXPECT_GE(allocator->GetStats().num_waits, 1);
+  EXPECT_EQ(fake_.calls("CtxSynchronize"), device_waits);
+  EXPECT_TRUE(allocator->Deallocate(taken).ok());
+  EXPECT_TRUE(allocator->Deallocate(small).ok());
+}
+
+TEST_F(StreamOrderTest, RecordedUseHoldsTheBlockBack) {
+  auto allocator = Make("bfc:memory_limit=64MiB");
+  const StreamRef a = fake_.CreateStream();
+  const StreamRef b = fake_.CreateStream();
+  void* const block = Take(*allocator, 40 * kMiB, a);
+  ASSERT_TRUE(allocator->RecordUse(block, b).ok());
+  const std::uint64_t work = fake_.Launch(b);
+  ASSERT_TRUE(allocator->Deallocate(block).ok());
+  EXPECT_GE(allocator->GetStats().pending_bytes, static_cast<std::int64_t>(40 * kMiB));
+  void* const taken = Take(*allocator, 40 * kMiB, a);
+  ASSERT_NE(taken, nullptr);
+  EXPECT_TRUE(fake_.IsOrdered(b, work, a));
+}
+
+TEST_F(StreamOrderTest, DestroyedStreamsMemoryComesBack) {
+  auto allocator = Make("bfc:memory_limit=64MiB");
+  const StreamRef a = fake_.CreateStream();
+  const StreamRef b = fake_.CreateStream();
+  void* const small = Take(*allocator, kMiB, b);
+  void* const block = Take(*allocator, 50 * kMiB, a);
+  fake_.Launch(a);
+  fake_.DestroyStream(a);
+  ASSERT_TRUE(allocator->Deallocate(block).ok());  // after a stream that is gone
+  EXPECT_EQ(Take(*allocator, 50 * kMiB, b), block);
+  EXPECT_GE(fake_.calls("CtxSynchronize"), 1);
+  EXPECT_TRUE(allocator->Deallocate(small).ok());
+}
+
+TEST_F(StreamOrderTest, CaptureIsNeverSpoilt) {
+  auto allocator = Make("bfc:memory_limit=64MiB");
+  const StreamRef a = fake_.CreateStream();
+  const StreamRef b = fake_.CreateStream();
+  void* const small = Take(*allocator, kMiB, b);
+  void* const own = Take(*allocator, kMiB, b);
+  void* const block = Take(*allocator, 50 * kMiB, a);
+  fake_.Launch(a);
+  ASSERT_TRUE(allocator->Deallocate(block).ok());
+  ASSERT_TRUE(allocator->Deallocate(own).ok());
+  fake_.SetCapturing(b, true);
+  void* const hit = Take(*allocator, kMiB, b);
+  EXPECT_NE(hit, nullptr);
+  AllocError why;
+  AllocateOptions options;
+  options.stream = b;
+  EXPECT_EQ(allocator->TryAllocate(50 * kMiB, options, &why), nullptr);
+  EXPECT_EQ(why.code, absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(allocator->Deallocate(hit).ok());
+  EXPECT_EQ(fake_.spoilt_captures(), 0);
+  fake_.SetCapturing(b, false);
+  EXPECT_NE(Take(*allocator, 50 * kMiB, b), nullptr);
+  EXPECT_TRUE(allocator->Deallocate(small).ok());
+}
+
+// Random work on four streams. A block's memory must not reach a stream that is
+// not ordered after the last work on it. Returns how often it did.
+int CountHazards(FakeDriver& fake, Allocator& allocator, int steps) {
+  struct Block {
+    std::uintptr_t address;
+    std::size_t bytes;
+    StreamRef stream;
+    std::vector<std::pair<StreamRef, std::uint64_t>> work;
+  };
+  std::mt19937 random(7);
+  std::vector<StreamRef> streams = {StreamRef()};
+  for (int i = 0; i < 3; ++i) streams.push_back(fake.CreateStream());
+  std::vector<Block> live;
+  std::vector<Block> freed;
+  int hazards = 0;
+  for (int step = 0; step < steps; ++step) {
+    const StreamRef stream = streams[random() % streams.size()];
+    const auto what = static_cast<unsigned>(random() % 100);
+    if (what < 48) {
+      AllocateOptions options;
+      options.stream = stream;
+      const std::size_t bytes = (random() % 10 == 0 ? 6 : 1) * (random() % kMiB + 256);
+      void* const block = allocator.TryAllocate(bytes, options);
+      if (block == nullptr) continue;
+      Block made{reinterpret_cast<std::uintptr_t>(block), bytes, stream, {}};
+      std::vector<Block> kept;
+      for (Block& old : freed) {
+        const bool apart =
+            old.address + old.bytes <= made.address || made.address + bytes <= old.address;
+        if (!apart) {
+          for (const auto& [user, position] : old.work) {
+            if (!(user == stream) && !fake.IsOrdered(user, position, stream)) ++hazards;
+          }
+        }
+        if (apart) kept.push_back(std::move(old));
+      }
+      freed.swap(kept);
+      made.work.push_back({stream, fake.Launch(stream)});
+      live.push_back(std::move(made));
+    } else if (what < 90 && !live.empty()) {
+      const std::size_t at = random() % live.size();
+      Block block = std::move(live[at]);
+      live.erase(live.begin() + static_cast<std::ptrdiff_t>(at));
+      void* const pointer = reinterpret_cast<void*>(block.address);
+      if (what < 54) {
+        EXPECT_TRUE(allocator.RecordUse(pointer, stream).ok());
+        block.work.push_back({stream, fake.Launch(stream)});
+      }
+      EXPECT_TRUE(allocator.Deallocate(pointer).ok());
+      freed.push_back(std::move(block));
+    } else {
+      fake.Finish(stream);
+    }
+  }
+  for (const Block& block : live) {
+    EXPECT_TRUE(allocator.Deallocate(reinterpret_cast<void*>(block.address)).ok());
+  }
+  return hazards;
+}
+
+TEST_F(StreamOrderTest, RandomWorkOnFourStreamsHasNoHazard) {
+  for (const char* policy : {"bfc:memory_limit=32MiB", "on_demand:memory_limit=32MiB",
+                             "bfc:memory_limit=32MiB,quarantine=4MiB"}) {
+    auto allocator = Make(policy);
+    EXPECT_EQ(CountHazards(fake_, *allocator, 20000), 0) << policy;
+    EXPECT_GT(allocator->GetStats().num_waits, 0);
+    EXPECT_EQ(allocator->GetStats().bytes_in_use, 0);
+  }
+  EXPECT_EQ(fake_.Outstanding(), 0);
+}
+
+TEST_F(StreamOrderTest, TheSameWorkHasHazardsWithoutTheRule) {
+  auto allocator = Make("bfc:memory_limit=32MiB,stream_mode=single");
+  EXPECT_GT(CountHazards(fake_, *allocator, 20000), 0);
+}
+
+}  // namespace
+}  // namespace hbm::testing
+
+#endif  // HBMALLOC_HAVE_CUDA

@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/fake_driver.h"
+
+#if defined(HBMALLOC_HAVE_CUDA)
+
+#include <algorithm>
+#include <cstring>
+
+namespace hbm::testing {
+namespace {
+
+constexpr std::size_t kGranule = std::size_t{2} << 20;
+FakeDriver* g_fake = nullptr;
+
+CUcontext TheContext() { return reinterpret_cast<CUcontext>(std::uintptr_t{0xC0}); }
+std::uintptr_t Bits(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
+
+}  // namespace
+
+// The table's functions.
+struct FakeCalls {
+#define ENTER(name)           \
+  FakeDriver& fake = *g_fake; \
+  if (const CUresult entered = fake.Enter(#name); entered != CUDA_SUCCESS) return entered
+
+  static CUresult Init(unsigned) {
+    ENTER(Init);
+    return CUDA_SUCCESS;
+  }
+  static CUresult GetErrorName(CUresult, const char** text) {
+    *text = "FAKE_ERROR";
+    return CUDA_SUCCESS;
+  }
+  static CUresult GetErrorString(CUresult, const char** text) {
+    *text = "an error of the model";
+    return CUDA_SUCCESS;
+  }
+  static CUresult DeviceGet(CUdevice* device, int ordinal) {
+    ENTER(DeviceGet);
+    *device = ordinal;
+    return CUDA_SUCCESS;
+  }
+  static CUresult DeviceGetCount(int* count) {
+    ENTER(DeviceGetCount);
+    *count = 2;
+    return CUDA_SUCCESS;
+  }
+  static CUresult DeviceGetName(char* name, int bytes, CUdevice) {
+    ENTER(DeviceGetName);
+    std::strncpy(name, "Fake GPU", static_cast<std::size_t>(bytes));
+    return CUDA_SUCCESS;
+  }
+  static CUresult DeviceGetUuid(CUuuid* uuid, CUdevice device) {
+    ENTER(DeviceGetUuid);
+    std::memset(uuid->bytes, 0x10 + device, sizeof(uuid->bytes));
+    return CUDA_SUCCESS;
+  }
+  static CUresult DeviceGetByPCIBusId(CUdevice* device, const char* bus_id) {
+    ENTER(DeviceGetByPCIBusId);
+    if (std::strcmp(bus_id, "0000:65:00.0") != 0) return CUDA_ERROR_INVALID_DEVICE;
+    *device = 1;
+    return CUDA_SUCCESS;
+  }
+  static CUresult DeviceGetAttribute(int* value, CUdevice_attribute, CUdevice) {
+    ENTER(DeviceGetAttribute);
+    *value = 1;
+    return CUDA_SUCCESS;
+  }
+  static CUresult DeviceCanAccessPeer(int* can, CUdevice, CUdevice) {
+    ENTER(DeviceCanAccessPeer);
+    *can = 1;
+    return CUDA_SUCCESS;
+  }
+  static CUresult DevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
+    ENTER(DevicePrimaryCtxRetain);
+    ++fake.contexts_;
+    *context = TheContext();
+    return CUDA_SUCCESS;
+  }
+  static CUresult DevicePrimaryCtxRelease(CUdevice) {
+    ENTER(DevicePrimaryCtxRelease);
+    --fake.contexts_;
+    return CUDA_SUCCESS;
+  }
+  static CUresult CtxGetCurrent(CUcontext* context) {
+    ENTER(CtxGetCurrent);
+    *context = fake.current_;
+    return CUDA_SUCCESS;
+  }
+  static CUresult CtxSetCurrent(CUcontext context) {
+    ENTER(CtxSetCurrent);
+    fake.current_ = context;
+    return CUDA_SUCCESS;
+  }
+  static CUresult CtxPushCurrent(CUcontext context) {
+    ENTER(CtxPushCurrent);
+    fake.pushed_.push_back(fake.current_);
+    fake.current_ = context;
+    return CUDA_SUCCESS;
+  }
+  static CUresult CtxPopCurrent(CUcontext* context) {
+    ENTER(CtxPopCurrent);
+    *context = fake.current_;
+    fake.current_ = fake.pushed_.back();
+    fake.pushed_.pop_back();
+    return CUDA_SUCCESS;
+  }
+  static CUresult CtxSynchronize() {
+    ENTER(CtxSynchronize);
+    for (auto& [handle, stream] : fake.streams_) {
+      if (stream.capturing) ++fake.spoilt_captures_;
+      std::uint64_t& done = fake.done_[stream.id];
+      done = std::max(done, stream.clock[stream.id]);
+    }
+    for (std::uint64_t id = 1; id < fake.next_stream_id_; ++id)
+      fake.done_[id] = ~std::uint64_t{0} / 2;
+    return CUDA_SUCCESS;
+  }
+  static CUresult MemGetInfo(std::size_t* free, std::size_t* total) {
+    ENTER(MemGetInfo);
+    *total = fake.total_;
+    *free = fake.total_ - std::min(fake.total_, fake.used_ + fake.others_);
+    return CUDA_SUCCESS;
+  }
+  static CUresult Give(CUdeviceptr* address, std::size_t bytes) {
+    FakeDriver& fake = *g_fake;
+    if (!fake.Take(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    *address = fake.next_address_;
+    fake.next_address_ += (bytes + kGranule - 1) / kGranule * kGranule + kGranule;
+    fake.allocations_[*address] = bytes;
+    return CUDA_SUCCESS;
+  }
+  static CUresult MemAlloc(CUdeviceptr* address, std::size_t bytes) {
+    ENTER(MemAlloc);
+    (void)fake;
+    return Give(address, bytes);
+  }
+  static CUresult MemFree(CUdeviceptr address) {
+    ENTER(MemFree);
+    const auto found = fake.allocations_.find(address);
+    if (found == fake.allocations_.end()) return CUDA_ERROR_INVALID_VALUE;
+    fake.used_ -= found->second;
+    fake.allocations_.erase(found);
+    return CUDA_SUCCESS;
+  }
+  static CUresult MemAllocManaged(CUdeviceptr* address, std::size_t bytes, unsigned) {
+    ENTER(MemAllocManaged);
+    (void)fake;
+    return Give(address, bytes);
+  }
+  static CUresult MemHostAlloc(void** address, std::size_t bytes, unsigned) {
+    ENTER(MemHostAlloc);
+    (void)fake;
+    CUdeviceptr given = 0;
+    const CUresult result = Give(&given, bytes);
+    *address = reinterpret_cast<void*>(given);
+    return result;
+  }
+  static CUresult MemFreeHost(void* address) {
+    ENTER(MemFreeHost);
+    const auto found = fake.allocations_.find(Bits(address));
+    if (found == fake.allocations_.end()) return CUDA_ERROR_INVALID_VALUE;
+    fake.used_ -= found->second;
+    fake.allocations_.erase(found);
+    return CUDA_SUCCESS;
+  }
+  static CUresult MemGetAllocationGranularity(std::size_t* bytes, const CUmemAllocationProp*,
+                                              CUmemAllocationGranularity_flags) {
+    ENTER(MemGetAllocationGranularity);
+    *bytes = kGranule;
+    return CUDA_SUCCESS;
+  }
+  static CUresult MemAddressReserve(CUdeviceptr* address, std::size_t bytes, std::size_t,
+                                    CUdeviceptr, unsigned long long) {
+    ENTER(MemAddressReserve);
+    *address = fake.next_address_;
+    fake.next_address_ += bytes + kGranule;
+    fake.reservations_[*address] = bytes;
+    return CUDA_SUCCESS;
+  }
+  static CUresult MemAddressFree(CUdeviceptr address, std::size_t) {
+    ENTER(MemAddressFree);
+    return fake.reservations_.erase(address) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  }
+  static CUresult MemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes,
+                            const CUmemAllocationProp*, unsigned long long) {
+    ENTER(MemCreate);
+    if (!fake.Take(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    *handle = fake.next_handle_++;
+    fake.handles_[*handle] = bytes;
+    return CUDA_SUCCESS;
+  }
+  static CUresult MemRelease(CUmemGenericAllocationHandle handle) {
+    ENTER(MemRelease);
+    const auto found = fake.handles_.find(handle);
+    if (found == fake.handles_.end()) return CUDA_ERROR_INVALID_VALUE;
+    fake.used_ -= found->second;
+    fake.handles_.erase(found);
+    return CUDA_SUCCESS;
+  }
+  static CUresult MemMap(CUdeviceptr address, std::size_t bytes, std::size_t,
+                         CUmemGenericAllocationHandle, unsigned long long) {
+    ENTER(MemMap);
+    fake.mappings_[address] = bytes;
+    return CUDA_SUCCESS;
+  }
+  static CUresult MemUnmap(CUdeviceptr address, std::size_t bytes) {
+    ENTER(MemUnmap);
+    auto first = fake.mappings_.lower_bound(address);
+    const auto last = fake.mappings_.lower_bound(address + bytes);
+    if (first == last) return CUDA_ERROR_INVALID_VALUE;
+    fake.mappings_.erase(first, last);
+    return CUDA_SUCCESS;
+  }
+  static CUresult MemSetAccess(CUdeviceptr, std::size_t, const CUmemAccessDesc*, std::size_t) {
+    ENTER(MemSetAccess);
+    return CUDA_SUCCESS;
+  }
+  static CUresult MemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
+    ENTER(MemPoolCreate);
+    const std::uintptr_t made = fake.next_handle_++;
+    fake.pools_.insert(made);
+    fake.pool_limit_ = properties->maxSize;
+    *pool = reinterpret_cast<CUmemoryPool>(made);
+    return CUDA_SUCCESS;
+  }
+  static CUresult MemPoolDestroy(CUmemoryPool pool) {
+    ENTER(MemPoolDestroy);
+    return fake.pools_.erase(Bits(pool)) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  }
+  static CUresult MemPoolSetAttribute(CUmemoryPool, CUmemPool_attribute, void*) {
+    ENTER(MemPoolSetAttribute);
+    return CUDA_SUCCESS;
+  }
+  static CUresult MemPoolGetAttribute(CUmemoryPool, CUmemPool_attribute, void* value) {
+    ENTER(MemPoolGetAttribute);
+    const cuuint64_t used = fake.pool_used_;
+    std::memcpy(value, &used, sizeof(used));
+    return CUDA_SUCCESS;
+  }
+  static CUresult MemPoolSetAccess(CUmemoryPool, const CUmemAccessDesc*, std::size_t) {
+    ENTER(MemPoolSetAccess);
+    return CUDA_SUCCESS;
+  }
+  static CUresult MemPoolTrimTo(CUmemoryPool, std::size_t) {
+    ENTER(MemPoolTrimTo);
+    return CUDA_SUCCESS;
+  }
+  static CUresult MemAllocFromPoolAsync(CUdeviceptr* address, std::size_t bytes, CUmemoryPool,
+                                        CUstream) {
+    ENTER(MemAllocFromPoolAsync);
+    if (fake.pool_limit_ != 0 && fake.pool_used_ + bytes > fake.pool_limit_) {
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (!fake.Take(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    *address = fake.next_address_;
+    fake.next_address_ += (bytes + kGranule - 1) / kGranule * kGranule;
+    fake.pool_blocks_[*address] = bytes;
+    fake.pool_used_ += bytes;
+    return CUDA_SUCCESS;
+  }
+  static CUresult MemFreeAsync(CUdeviceptr address, CUstream) {
+    ENTER(MemFreeAsync);
+    const auto found = fake.pool_blocks_.find(address);
+    if (found == fake.pool_blocks_.end()) return CUDA_ERROR_INVALID_VALUE;
+    fake.used_ -= found->second;
+    fake.pool_used_ -= found->second;
+    fake.pool_blocks_.erase(found);
+    return CUDA_SUCCESS;
+  }
+  static CUresult EventCreate(CUevent* event, unsigned) {
+    ENTER(EventCreate);
+    const std::uintptr_t made = fake.next_handle_++;
+    fake.events_[made] = {};
+    *event = reinterpret_cast<CUevent>(made);
+    return CUDA_SUCCESS;
+  }
+  static CUresult EventDestroy(CUevent event) {
+    ENTER(EventDestroy);
+    return fake.events_.erase(Bits(event)) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  }
+  static CUresult EventRecord(CUevent event, CUstream handle) {
+    ENTER(EventRecord);
+    FakeDriver::Stream* const stream = fake.Find(handle);
+    if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    if (stream->capturing) ++fake.spoilt_captures_;
+    fake.events_[Bits(event)] = stream->clock;
+    return CUDA_SUCCESS;
+  }
+  static bool IsDone(const FakeDriver::Clock& clock) {
+    return std::all_of(clock.begin(), clock.end(), [](const auto& entry) {
+      return g_fake->done_[entry.first] >= entry.second;
+    });
+  }
+  static CUresult EventQuery(CUevent event) {
+    ENTER(EventQuery);
+    if (fake.mode_ != CU_STREAM_CAPTURE_MODE_RELAXED) {
+      for (auto& [handle, stream] : fake.streams_)
+        fake.spoilt_captures_ += stream.capturing ? 1 : 0;
+    }
+    return IsDone(fake.events_[Bits(event)]) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  }
+  static CUresult EventSynchronize(CUevent event) {
+    ENTER(EventSynchronize);
+    for (const auto& [id, position] : fake.events_[Bits(event)]) {
+      fake.done_[id] = std::max(fake.done_[id], position);
+    }
+    return CUDA_SUCCESS;
+  }
+  static CUresult StreamWaitEvent(CUstream handle, CUevent event, unsigned) {
+    ENTER(StreamWaitEvent);
+    FakeDriver::Stream* const stream = fake.Find(handle);
+    if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    if (stream->capturing) ++fake.spoilt_captures_;
+    for (const auto& [id, position] : fake.events_[Bits(event)]) {
+      stream->clock[id] = std::max(stream->clock[id], position);
+    }
+    return CUDA_SUCCESS;
+  }
+  static CUresult StreamSynchronize(CUstream handle) {
+    ENTER(StreamSynchronize);
+    FakeDriver::Stream* const stream = fake.Find(handle);
+    if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    for (const auto& [id, position] : stream->clock)
+      fake.done_[id] = std::max(fake.done_[id], position);
+    return CUDA_SUCCESS;
+  }
+  static CUresult StreamGetId(CUstream handle, unsigned long long* id) {
+    ENTER(StreamGetId);
+    FakeDriver::Stream* const stream = fake.Find(handle);
+    if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    *id = stream->id;
+    return CUDA_SUCCESS;
+  }
+  static CUresult StreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
+    ENTER(StreamIsCapturing);
+    FakeDriver::Stream* const stream = fake.Find(handle);
+    if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    *status = stream->capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+  }
+  static CUresult ThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+    ENTER(ThreadExchangeStreamCaptureMode);
+    std::swap(fake.mode_, *mode);
+    return CUDA_SUCCESS;
+  }
+#undef ENTER
+
+  static sources::cuda::Driver Table() {
+    sources::cuda::Driver table;
+#define HBM_FAKE_SET(name, version, parameters) table.name = &FakeCalls::name;
+    HBM_CUDA_DRIVER_CALLS(HBM_FAKE_SET)
+#undef HBM_FAKE_SET
+    return table;
+  }
+};
+
+FakeDriver::FakeDriver(std::size_t total_bytes) : total_(total_bytes) {
+  g_fake = this;
+  Stream& legacy = streams_[0];
+  legacy.id = next_stream_id_++;
+}
+
+FakeDriver::~FakeDriver() { g_fake = nullptr; }
+
+const sources::cuda::Driver& FakeDriver::table() const {
+  static const sources::cuda::Driver* const table = new sources::cuda::Driver(FakeCalls::Table());
+  return *table;
+}
+
+const std::vector<std::string>& FakeDriver::CallNames() {
+  static const std::vector<std::string>* const names = new std::vector<std::string>{
+#define HBM_FAKE_NAME(name, version, parameters) #name,
+      HBM_CUDA_DRIVER_CALLS(HBM_FAKE_NAME)
+#undef HBM_FAKE_NAME
+  };
+  return *names;
+}
+
+CUresult FakeDriver::Enter(const char* name) {
+  ++total_calls_;
+  ++calls_[name];
+  if (fail_all_ != CUDA_SUCCESS) return fail_all_;
+  if (fail_at_ != 0 && fail_name_ == name && --fail_at_ == 0) return fail_result_;
+  return CUDA_SUCCESS;
+}
+
+void FakeDriver::FailCall(const std::string& name, int k, CUresult result) {
+  fail_name_ = name;
+  fail_at_ = k;
+  fail_result_ = result;
+}
+
+int FakeDriver::calls(const std::string& name) const {
+  const auto found = calls_.find(name);
+  return found == calls_.end() ? 0 : found->second;
+}
+
+int FakeDriver::Outstanding() const {
+  return static_cast<int>(allocations_.size() + reservations_.size() + mappings_.size() +
+                          pool_blocks_.size() + handles_.size() + events_.size() + pools_.size() +
+                          pushed_.size()) +
+         contexts_;
+}
+
+bool FakeDriver::Take(std::size_t bytes) {
+  if (bytes > total_ || used_ + others_ + bytes > total_) return false;
+  used_ += bytes;
+  return true;
+}
+
+FakeDriver::Stream* FakeDriver::Find(CUstream handle) {
+  const std::uintptr_t bits = Bits(handle) == 1 ? 0 : Bits(handle);
+  const auto found = streams_.find(bits);
+  return found == streams_.end() ? nullptr : &found->second;
+}
+
+StreamRef FakeDriver::CreateStream() {
+  std::uintptr_t handle = 0x1000;
+  while (streams_.count(handle) != 0) handle += 0x100;
+  streams_[handle].id = next_stream_id_++;
+  return StreamRef::FromHandle(reinterpret_cast<void*>(handle));
+}
+
+void FakeDriver::DestroyStream(StreamRef stream) { streams_.erase(stream.value()); }
+
+std::uint64_t FakeDriver::Launch(StreamRef handle) {
+  Stream& stream = *Find(static_cast<CUstream>(handle.handle()));
+  return ++stream.clock[stream.id];
+}
+
+void FakeDriver::Finish(StreamRef handle) {
+  const Stream& stream = *Find(static_cast<CUstream>(handle.handle()));
+  for (const auto& [id, position] : stream.clock) done_[id] = std::max(done_[id], position);
+}
+
+bool FakeDriver::IsOrdered(StreamRef previous, std::uint64_t position, StreamRef next) {
+  const std::uint64_t id = Find(static_cast<CUstream>(previous.handle()))->id;
+  return done_[id] >= position || Find(static_cast<CUstream>(next.handle()))->clock[id] >= position;
+}
+
+void FakeDriver::SetCapturing(StreamRef stream, bool capturing) {
+  Find(static_cast<CUstream>(stream.handle()))->capturing = capturing;
+}
+
+}  // namespace hbm::testing
+
+#endif  // HBMALLOC_HAVE_CUDA
