@@ -37,6 +37,8 @@
 #define HBM_ACQUIRE(...) HBM_TSA(acquire_capability(__VA_ARGS__))
 #define HBM_RELEASE(...) HBM_TSA(release_capability(__VA_ARGS__))
 #define HBM_TRY_ACQUIRE(...) HBM_TSA(try_acquire_capability(__VA_ARGS__))
+// For a lambda that runs under the locks of the function it is written in: clang
+// looks at its body alone.
 #define HBM_NO_THREAD_SAFETY_ANALYSIS HBM_TSA(no_thread_safety_analysis)
 
 namespace hbm::core {

@@ -390,7 +390,8 @@ void Elastic::PollWorkLocked() {
   for (std::size_t i = 0; i < held_back_.size();) {
     const HeldBack& held = held_back_[i];
     const bool done = std::all_of(held.until.begin(), held.until.end(),
-                                  [&](const WorkLog::Entry& e) { return work_.IsDone(e); });
+                                  [&](const WorkLog::Entry& e)
+                                      HBM_NO_THREAD_SAFETY_ANALYSIS { return work_.IsDone(e); });
     if (!done) {
       ++i;
       continue;

@@ -315,7 +315,7 @@ std::uint64_t Elastic::PendingPageBytes() {
   const BusySet busy = work_.MakeBusySet();
   for (int part : {kSmall, kLarge}) {
     bytes += spaces_[part].unsafe_bytes();
-    spaces_[part].VisitFree(granule_, [&](core::FreeKey key) {
+    spaces_[part].VisitFree(granule_, [&](core::FreeKey key) HBM_NO_THREAD_SAFETY_ANALYSIS {
       const std::uint64_t end = key.address() + key.size();
       std::size_t i = pages_.FirstAfter(key.address());
       if (i < pages_.size() && pages_[i].address < key.address()) ++i;

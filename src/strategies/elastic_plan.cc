@@ -33,7 +33,7 @@ std::vector<Elastic::IdleHandle> Elastic::GatherIdle(std::uint64_t except_begin,
   work_.Poll();
   const BusySet busy = work_.MakeBusySet();
   for (int part : {kSmall, kLarge}) {
-    spaces_[part].VisitFree(granule_, [&](FreeKey key) {
+    spaces_[part].VisitFree(granule_, [&](FreeKey key) HBM_NO_THREAD_SAFETY_ANALYSIS {
       const std::uint64_t end = key.address() + key.size();
       std::size_t i = pages_.FirstAfter(key.address());
       if (i < pages_.size() && pages_[i].address < key.address()) ++i;
@@ -234,7 +234,7 @@ void* Elastic::AllocateContiguous(const FitRequest& request) {
   std::uint64_t best = ~std::uint64_t{0};
   std::uint64_t place = 0;
   ChunkId chunk = kNoChunk;
-  spaces_[kLarge].VisitFree(request.rounded, [&](FreeKey key) {
+  spaces_[kLarge].VisitFree(request.rounded, [&](FreeKey key) HBM_NO_THREAD_SAFETY_ANALYSIS {
     const std::uint64_t end = key.address() + key.size();
     for (std::size_t i = pages_.FirstAfter(key.address());
          i < pages_.size() && pages_[i].address < end; ++i) {
