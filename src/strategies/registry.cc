@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "strategies/registry.h"
 
+#include "strategies/cuda_async.h"
 #include "strategies/elastic.h"
 #include "strategies/platform.h"
 #include "strategies/pool.h"
@@ -17,7 +18,7 @@ StrategyFactory FindStrategy(Strategy strategy) {
     case Strategy::kElastic:
       return &MakeElastic;
     case Strategy::kCudaAsync:
-      break;
+      return &MakeCudaAsync;
   }
   return nullptr;
 }

@@ -42,6 +42,7 @@ DriverScope::DriverScope(PrimaryContext* context) : driver_(context->driver()) {
     relaxed_ = result == CUDA_SUCCESS;
   }
   if (result != CUDA_SUCCESS) {
+    shut_down_ = Classify(result) == ResultKind::kShutDown;
     status_ = ToStatus(driver_, result, "making the context current",
                        absl::StrCat("device ", context->device()));
   }
@@ -55,6 +56,8 @@ DriverScope::~DriverScope() {
   }
   if (!pushed_) return;
   CUcontext popped = nullptr;
+  // Once more, in case the failure was a passing one: the caller's context matters most.
+  if (driver_.CtxPopCurrent(&popped) == CUDA_SUCCESS) return;
   if (driver_.CtxPopCurrent(&popped) != CUDA_SUCCESS) driver_.CtxSetCurrent(previous_);
 }
 

@@ -58,11 +58,18 @@ class DriverScope {
   DriverScope& operator=(const DriverScope&) = delete;
 
   const absl::Status& status() const { return status_; }
+  // For calls that give something back: after shutdown they go on, and find that
+  // there is nothing left to give back.
+  const absl::Status& release_status() const {
+    static const absl::Status* const kNothingHeld = new absl::Status;
+    return shut_down_ ? *kNothingHeld : status_;
+  }
 
  private:
   const Driver& driver_;
   absl::Status status_;
   CUcontext previous_ = nullptr;
+  bool shut_down_ = false;
   bool pushed_ = false;
   bool relaxed_ = false;
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;

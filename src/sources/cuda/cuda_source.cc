@@ -137,7 +137,7 @@ absl::StatusOr<std::uintptr_t> CudaSource::Take(std::size_t bytes) {
 
 absl::Status CudaSource::GiveBack(const Held& held) {
   const DriverScope scope(&gpu_->context);
-  if (!scope.status().ok()) return scope.status();
+  if (!scope.release_status().ok()) return scope.status();
   const DriverMeter::Timer timer(meter_);
   const bool pinned = kind_ == MemoryKind::kPinnedHost;
   const CUresult result =

@@ -118,7 +118,7 @@ absl::Status CudaVirtualMemory::FreeReservation(MemoryRange range) {
     return absl::FailedPreconditionError("the reservation still has memory mapped in it");
   }
   const DriverScope scope(&context_);
-  if (!scope.status().ok()) return scope.status();
+  if (!scope.release_status().ok()) return scope.status();
   const DriverMeter::Timer timer(meter_);
   absl::Status freed = ReleaseStatus(driver_, driver_.MemAddressFree(found->first, range.bytes),
                                      "cuMemAddressFree", policy::FormatBytes(range.bytes));
@@ -150,7 +150,7 @@ absl::Status CudaVirtualMemory::Release(Handle handle) {
     return absl::FailedPreconditionError(absl::StrCat("handle ", handle, " is still mapped"));
   }
   const DriverScope scope(&context_);
-  if (!scope.status().ok()) return scope.status();
+  if (!scope.release_status().ok()) return scope.status();
   const DriverMeter::Timer timer(meter_);
   absl::Status released = ReleaseStatus(driver_, driver_.MemRelease(handle), "cuMemRelease",
                                         policy::FormatBytes(found->second.bytes));
@@ -209,7 +209,7 @@ absl::Status CudaVirtualMemory::SetAccess(MemoryRange range) {
 absl::Status CudaVirtualMemory::Unmap(MemoryRange range) {
   if (absl::Status mapped = CheckMapped(range); !mapped.ok()) return mapped;
   const DriverScope scope(&context_);
-  if (!scope.status().ok()) return scope.status();
+  if (!scope.release_status().ok()) return scope.status();
   const DriverMeter::Timer timer(meter_);
   const std::uintptr_t start = AddressOf(range.address);
   absl::Status unmapped = ReleaseStatus(driver_, driver_.MemUnmap(start, range.bytes), "cuMemUnmap",

@@ -81,7 +81,7 @@ absl::StatusOr<void*> DriverPool::Allocate(std::size_t bytes, StreamRef stream) 
 
 absl::Status DriverPool::Free(void* address, StreamRef stream) {
   const DriverScope scope(&context_);
-  if (!scope.status().ok()) return scope.status();
+  if (!scope.release_status().ok()) return scope.status();
   const DriverMeter::Timer timer(meter_);
   const CUresult result =
       driver_.MemFreeAsync(reinterpret_cast<CUdeviceptr>(address), HandleOf(stream));
@@ -103,7 +103,7 @@ absl::Status DriverPool::Synchronize(StreamRef stream) {
 
 absl::Status DriverPool::TrimTo(std::size_t keep) {
   const DriverScope scope(&context_);
-  if (!scope.status().ok()) return scope.status();
+  if (!scope.release_status().ok()) return scope.status();
   const DriverMeter::Timer timer(meter_);
   return ReleaseStatus(driver_, driver_.MemPoolTrimTo(pool_, keep), "cuMemPoolTrimTo",
                        policy::FormatBytes(keep));

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "strategies/cuda_async.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "observe/log.h"
+
+namespace hbm::strategies {
+namespace {
+
+// The driver rounds requests up to whole units of this many bytes.
+constexpr std::size_t kPoolUnit = 512;
+constexpr std::size_t kMostBytes = std::size_t{1} << 46;
+
+std::uintptr_t AddressOf(const void* ptr) { return reinterpret_cast<std::uintptr_t>(ptr); }
+void* PointerTo(std::uintptr_t address) {
+  return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
+Policy Effective(const StrategyContext& context) {
+  Policy policy = context.policy;
+  policy.memory_limit = context.limit.bytes;
+  return policy;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Allocator>> MakeCudaAsync(StrategyContext context) {
+  auto* const memory = dynamic_cast<sources::StreamOrderedMemory*>(context.source.get());
+  if (memory == nullptr) {
+    const std::string_view name = context.source->Name();
+    return absl::UnimplementedError(
+        absl::StrCat("strategy: cuda_async needs a CUDA device's own pool, which ",
+                     absl::string_view(name.data(), name.size()),
+                     " does not have; bfc, on_demand and platform work there"));
+  }
+  sources::StreamOrderedMemory::PoolOptions options;
+  options.limit = context.limit.bytes;
+  options.release_threshold = context.policy.release_threshold.value_or(
+      *context.policy.preallocate ? context.limit.bytes : 0);
+  absl::StatusOr<std::unique_ptr<sources::StreamOrderedPool>> pool = memory->MakePool(options);
+  if (!pool.ok()) return pool.status();
+  return std::unique_ptr<Allocator>(
+      std::make_unique<CudaAsync>(std::move(context), *std::move(pool)));
+}
+
+CudaAsync::CudaAsync(StrategyContext context, std::unique_ptr<sources::StreamOrderedPool> pool)
+    : Allocator(Effective(context)),
+      device_(context.device),
+      source_(context.source),
+      granularity_(std::max<std::size_t>(source_->Granularity(), kMinAlignment)),
+      pool_(std::move(pool)),
+      limit_(context.limit.bytes),
+      limit_source_(context.limit.source) {}
+
+CudaAsync::~CudaAsync() {
+  core::MutexLock lock(mutex_);
+  if (blocks_.empty()) return;
+  observe::LogWarning(absl::StrCat("an allocator is destroyed while ", blocks_.size(),
+                                   " blocks are live; their memory goes back to the device"));
+  // Their streams may be gone: once the device is done, any stream will do.
+  if (Timeline* const timeline = source_->timeline(); timeline != nullptr) {
+    timeline->WaitForDevice().IgnoreError();
+  }
+  for (const auto& [address, block] : blocks_) pool_->Free(block.base, StreamRef()).IgnoreError();
+}
+
+void CudaAsync::GiveBackBytes(std::size_t bytes) {
+  core::MutexLock lock(mutex_);
+  taken_ -= bytes;
+}
+
+// From the pool, within the limit. What is asked for is entered before the pool is
+// asked, so that two threads together cannot pass the limit.
+absl::StatusOr<void*> CudaAsync::Take(std::size_t bytes, StreamRef stream, OomCause* cause) {
+  std::size_t limit;
+  {
+    core::MutexLock lock(mutex_);
+    limit = limit_;
+    if (bytes > limit || taken_ > limit - bytes) {
+      *cause = OomCause::kLimit;
+      return absl::ResourceExhaustedError("the limit is reached");
+    }
+    taken_ += bytes;
+  }
+  *cause = OomCause::kDevice;
+  absl::StatusOr<void*> block = pool_->Allocate(bytes, stream);
+  if (!block.ok()) {
+    GiveBackBytes(bytes);
+    return block.status();
+  }
+  if (pool_->EnforcesLimit() && limit >= *policy().memory_limit) return block;
+  const absl::StatusOr<sources::StreamOrderedPool::Usage> usage = pool_->GetUsage();
+  if (!usage.ok() || usage->reserved <= limit) return block;
+  pool_->Free(*block, stream).IgnoreError();
+  GiveBackBytes(bytes);
+  *cause = OomCause::kFragmentation;
+  return absl::ResourceExhaustedError("the pool would hold more than the limit");
+}
+
+void* CudaAsync::DoAllocate(const Request& request, AllocError* why) noexcept {
+  const StreamRef stream = request.stream.is_handle() ? request.stream : StreamRef();
+  const std::size_t spare = request.alignment > kMinAlignment ? request.alignment : 0;
+  OomCause cause = OomCause::kLimit;
+  absl::StatusOr<void*> base = absl::ResourceExhaustedError("larger than any device");
+  std::size_t bytes = 0;
+  if (request.bytes <= kMostBytes) {
+    bytes = (request.bytes + spare + kPoolUnit - 1) / kPoolUnit * kPoolUnit;
+    base = Take(bytes, stream, &cause);
+    if (absl::IsResourceExhausted(base.status()) && cause != OomCause::kLimit) {
+      // What streams still have to free may be enough: once, wait and trim.
+      if (pool_->Synchronize(stream).ok() && pool_->TrimTo(0).ok()) {
+        {
+          core::MutexLock lock(mutex_);
+          ++waits_;
+        }
+        base = Take(bytes, stream, &cause);
+      }
+    }
+  }
+  if (base.ok() && request.stream.is_synchronized()) {
+    // Memory that earlier work may still touch is given in the legacy stream's order.
+    if (absl::Status done = pool_->Synchronize(stream); !done.ok()) {
+      pool_->Free(*base, stream).IgnoreError();
+      GiveBackBytes(bytes);
+      base = done;
+    }
+  }
+  core::MutexLock lock(mutex_);
+  if (!base.ok()) {
+    ++counters_.failures;
+    const bool exhausted = absl::IsResourceExhausted(base.status());
+    *why = {base.status().code(), exhausted ? cause : OomCause::kNone};
+    return nullptr;
+  }
+  const std::uintptr_t address =
+      (AddressOf(*base) + request.alignment - 1) / request.alignment * request.alignment;
+  blocks_.emplace(address, Block{*base, bytes, request.bytes, request.stream, request.tag, {}});
+  counters_.Allocated(bytes, request.bytes);
+  return PointerTo(address);
+}
+
+// The free takes its turn on one stream, so that stream waits for the others.
+absl::Status CudaAsync::JoinUsers(const Block& block, StreamRef last) {
+  Timeline* const timeline = source_->timeline();
+  if (timeline == nullptr) return absl::OkStatus();
+  for (const StreamRef user : block.used_on) {
+    const absl::StatusOr<Timeline::Marker> marker = timeline->Record(user);
+    if (!marker.ok()) return marker.status();
+    const absl::Status waited = timeline->WaitOnStream(last, *marker);
+    timeline->Forget(*marker);
+    if (!waited.ok()) return waited;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaAsync::DoDeallocate(void* ptr, StreamRef after) {
+  Block block;
+  {
+    // Out of the table first: of two frees of one block, the second finds nothing.
+    core::MutexLock lock(mutex_);
+    const auto found = blocks_.find(AddressOf(ptr));
+    if (found == blocks_.end()) return absl::CancelledError();
+    block = std::move(found->second);
+    blocks_.erase(found);
+  }
+  StreamRef last = after.is_of_allocation() ? block.stream : after;
+  absl::Status freed;
+  if (!last.is_handle()) last = StreamRef();
+  if (!after.is_synchronized()) freed = JoinUsers(block, last);
+  if (freed.ok()) freed = pool_->Free(block.base, last);
+  core::MutexLock lock(mutex_);
+  if (!freed.ok()) {
+    blocks_.emplace(AddressOf(ptr), std::move(block));
+    return freed;
+  }
+  taken_ -= block.bytes;
+  counters_.Freed(block.bytes, block.requested);
+  return freed;
+}
+
+absl::Status CudaAsync::DoRecordUse(void* ptr, StreamRef stream) {
+  core::MutexLock lock(mutex_);
+  const auto found = blocks_.find(AddressOf(ptr));
+  if (found == blocks_.end()) return absl::CancelledError();
+  std::vector<StreamRef>& used_on = found->second.used_on;
+  if (std::find(used_on.begin(), used_on.end(), stream) == used_on.end()) {
+    used_on.push_back(stream);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<BlockInfo> CudaAsync::DoDescribe(const void* ptr) const {
+  core::MutexLock lock(mutex_);
+  auto after = blocks_.upper_bound(AddressOf(ptr));
+  if (after != blocks_.begin()) {
+    const Block& block = (--after)->second;
+    if (AddressOf(ptr) < AddressOf(block.base) + block.bytes) {
+      return BlockInfo{
+          PointerTo(after->first),  block.requested, block.bytes, block.stream, block.tag,
+          {block.base, block.bytes}};
+    }
+  }
+  return absl::NotFoundError(
+      absl::StrCat("no live block of this allocator holds the address ", AddressOf(ptr)));
+}
+
+Stats CudaAsync::DoGetStats() const {
+  Stats stats;
+  const absl::StatusOr<sources::StreamOrderedPool::Usage> usage = pool_->GetUsage();
+  {
+    core::MutexLock lock(mutex_);
+    counters_.AddTo(stats);
+    stats.bytes_limit = static_cast<std::int64_t>(limit_);
+    stats.limit_source = limit_source_;
+    stats.num_waits = waits_;
+    stats.num_regions = static_cast<std::int64_t>(blocks_.size());
+  }
+  if (usage.ok()) {
+    stats.pool_bytes = static_cast<std::int64_t>(usage->reserved);
+    stats.peak_pool_bytes = static_cast<std::int64_t>(usage->peak_reserved);
+  }
+  const DriverUse use = source_->GetDriverUse();
+  stats.driver_calls = static_cast<std::int64_t>(use.calls);
+  stats.driver_nanoseconds = static_cast<std::int64_t>(use.nanoseconds);
+  return stats;
+}
+
+void CudaAsync::DoResetPeakStats() {
+  pool_->ResetPeak().IgnoreError();
+  core::MutexLock lock(mutex_);
+  counters_.ResetPeaks();
+}
+
+Snapshot CudaAsync::DoTakeSnapshot() const {
+  core::MutexLock lock(mutex_);
+  Snapshot snapshot;
+  for (const auto& [address, block] : blocks_) {
+    Snapshot::Region& region = snapshot.regions.emplace_back();
+    region.range = {block.base, block.bytes};
+    region.chunks.push_back({PointerTo(address), block.bytes, block.requested, ChunkState::kLive,
+                             block.stream, block.tag});
+  }
+  return snapshot;
+}
+
+absl::StatusOr<TrimResult> CudaAsync::DoTrim(const TrimOptions& options) {
+  const absl::StatusOr<sources::StreamOrderedPool::Usage> before = pool_->GetUsage();
+  if (!before.ok()) return before.status();
+  if (options.max_wait == absl::InfiniteDuration() && source_->timeline() != nullptr) {
+    if (absl::Status done = source_->timeline()->WaitForDevice(); !done.ok()) return done;
+  }
+  if (absl::Status trimmed = pool_->TrimTo(options.keep_pool_bytes); !trimmed.ok()) return trimmed;
+  const absl::StatusOr<sources::StreamOrderedPool::Usage> after = pool_->GetUsage();
+  if (!after.ok()) return after.status();
+  TrimResult result;
+  result.released = before->reserved - std::min(before->reserved, after->reserved);
+  std::size_t taken;
+  {
+    core::MutexLock lock(mutex_);
+    taken = taken_;
+  }
+  // Over what is live and what is kept, the driver still holds what streams have to
+  // free, and what shares a granule with live blocks; it does not say which is which.
+  const std::size_t wanted = std::max(taken, options.keep_pool_bytes);
+  result.pending = after->reserved - std::min(after->reserved, wanted);
+  return result;
+}
+
+absl::Status CudaAsync::DoSetMemoryLimit(std::size_t bytes) {
+  const std::size_t limit = bytes / granularity_ * granularity_;
+  if (limit == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "memory limit: ", bytes, " is under one granule of the source, ", granularity_, " bytes"));
+  }
+  core::MutexLock lock(mutex_);
+  limit_ = limit;
+  limit_source_ = LimitSource::kSetMemoryLimit;
+  return absl::OkStatus();
+}
+
+}  // namespace hbm::strategies
