@@ -26,7 +26,8 @@ __global__ void Check(const std::uint32_t* block, std::size_t words, std::uint32
 __global__ void SpinFor(long long nanoseconds) {
   unsigned long long start;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
-  for (unsigned long long now = start; now - start < static_cast<unsigned long long>(nanoseconds);) {
+  for (unsigned long long now = start;
+       now - start < static_cast<unsigned long long>(nanoseconds);) {
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
   }
 }
