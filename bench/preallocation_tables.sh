@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:-build/release}
-strategies=${STRATEGIES:-"bfc;on_demand;on_demand:garbage_collection=true;platform"}
+strategies="bfc;on_demand;on_demand:garbage_collection=true;platform;elastic;elastic:idle_release=10ms"
 traces=()
 for name in gpt2_train_varlen llama_decode_growing_kv resnet50_train_varbatch gnn_train_vargraph \
             moe_train_routed mlp_train_multistream unet_train_varsize xla_train_1 xla_eager_1; do
@@ -33,10 +33,10 @@ table driver driver_us --share-of=trace_duration_us --scale=100 --digits=2 --wit
 
 # Other programs disturb times: of several runs the fastest counts.
 for _ in 1 2 3 4 5; do
-  "$build/src/tools/hbm-replay" --strategy="$strategies" --repeat=9 --allow-failures \
+  "$build/src/tools/hbm-replay" --strategy="bfc;on_demand;platform;elastic" --repeat=9 --allow-failures \
     --format=csv "${traces[@]}"
 done >"$csv"
-table speed warm_ns_per_event --over=bfc --digits=2 --without="$collecting"
+table speed warm_ns_per_event --over=bfc --digits=2
 
 printf '\nback\n\n'
 "$build/bench/what_comes_back" "${strategies/";$collecting"/}" "${traces[@]}"
