@@ -38,9 +38,11 @@ struct alignas(64) SharedBlock {
   std::atomic<SharedUse> use{SharedUse::kGone};
   std::uint32_t size_class = 0;
   std::uint64_t chunk_bytes = 0;
-  std::uint64_t requested = 0;
-  std::uint64_t stream = 0;
-  std::uint32_t tag = 0;
+  // Snapshots read these while their owner writes them: each is whole, and they
+  // belong together whenever no call is in progress.
+  std::atomic<std::uint64_t> requested{0};
+  std::atomic<std::uint64_t> stream{0};
+  std::atomic<std::uint32_t> tag{0};
   std::uint32_t chain_length = 0;     // of the chain that starts here, in the depot
   SharedBlock* next = nullptr;        // in a chain
   SharedBlock* next_chain = nullptr;  // in the depot

@@ -58,7 +58,7 @@ absl::StatusOr<MemoryFraction> ParseFraction(std::string_view text) {
 
 std::string FormatFraction(const MemoryFraction& fraction) {
   const std::string start = FormatNumber(fraction.start);
-  if (fraction.cap.value_or(fraction.start) == fraction.start) return start;
+  if (!fraction.cap.has_value() || *fraction.cap == fraction.start) return start;
   if (*fraction.cap == 1.0) return absl::StrCat(start, "+");
   return absl::StrCat(start, "-", FormatNumber(*fraction.cap));
 }

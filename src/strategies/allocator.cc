@@ -3,6 +3,7 @@
 // What is the same for every strategy: checks, waiting, and the words of errors.
 #include "hbmalloc/allocator.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <utility>
@@ -198,7 +199,8 @@ Snapshot Allocator::TakeSnapshot() const { return DoTakeSnapshot(); }
 absl::StatusOr<TrimResult> Allocator::Trim(const TrimOptions& options) { return DoTrim(options); }
 
 absl::Status Allocator::SetMemoryLimit(std::size_t bytes) {
-  absl::Status status = DoSetMemoryLimit(bytes);
+  // Statistics are signed: no limit is shown as more than they can hold.
+  absl::Status status = DoSetMemoryLimit(std::min(bytes, std::size_t{1} << 62));
   if (status.ok()) NotifyFreed();
   return status;
 }

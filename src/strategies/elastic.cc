@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -52,12 +53,25 @@ Policy Effective(const StrategyContext& context) {
 
 }  // namespace
 
+namespace {
+// Larger units would leave no room for two.
+constexpr std::size_t kMostGranuleBytes = std::size_t{1} << 30;
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<Allocator>> MakeElastic(StrategyContext context) {
   if (context.source->virtual_memory() == nullptr) {
     const std::string_view name = context.source->Name();
     return absl::InvalidArgumentError(absl::StrCat(
         "strategy: elastic needs a memory source with virtual memory, which ",
         absl::string_view(name.data(), name.size()), " has not; use bfc or on_demand"));
+  }
+  const std::size_t granule = context.source->virtual_memory()->Granularity();
+  if (granule < core::kChunkUnit || granule > kMostGranuleBytes || (granule & (granule - 1)) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the memory source's granularity of virtual memory is ", granule,
+                     " bytes; allowed: a power "
+                     "of two from ",
+                     core::kChunkUnit, " to ", kMostGranuleBytes));
   }
   auto elastic = std::make_unique<Elastic>(std::move(context));
   if (absl::Status started = elastic->Start(); !started.ok()) return started;
@@ -92,9 +106,18 @@ absl::Status Elastic::Start() {
   unit = unit / granule_ * granule_;
   // Any limit can be raised to the device's size later, so that is what counts.
   for (;;) {
-    const absl::StatusOr<MemoryRange> range =
-        memory_.Reserve(unit * (kLargeAddressHalves + kSmallAddressHalves));
+    const std::uint64_t bytes = unit * (kLargeAddressHalves + kSmallAddressHalves);
+    const absl::StatusOr<MemoryRange> range = memory_.Reserve(bytes);
     if (range.ok()) {
+      const std::uint64_t address = AddressOf(range->address);
+      if (address == 0 || address % granule_ != 0 || range->bytes < bytes ||
+          address > std::numeric_limits<std::uint64_t>::max() - range->bytes) {
+        memory_.FreeReservation(*range).IgnoreError();
+        return absl::InternalError(absl::StrCat(
+            "the memory source reserved addresses that are null, not aligned to ", granule_,
+            " bytes, too few or at the end of all addresses: ", bytes, " bytes asked for, address ",
+            address, ", ", range->bytes, " bytes given"));
+      }
       reservation_ = *range;
       break;
     }

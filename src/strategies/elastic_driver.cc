@@ -43,6 +43,9 @@ absl::Status Elastic::ExecuteSteps(Plan* plan) {
     if (step.kind == Step::Kind::kCreate) {
       const absl::StatusOr<VirtualMemory::Handle> made = memory_.Create(step.bytes);
       if (!made.ok()) return made.status();
+      if (*made == 0) {
+        return absl::InternalError("the memory source made a handle of 0, which stands for none");
+      }
       handle = *made;
       plan->pool_change += static_cast<std::int64_t>(step.bytes);
       plan->pool_peak = std::max(plan->pool_peak, plan->pool_change);

@@ -2,6 +2,7 @@
 #include "strategies/platform.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -104,23 +105,36 @@ void* Platform::DoAllocate(const Request& request, AllocError* why) noexcept {
     block_bytes_ += range->bytes;
     over = HeldLocked() > limit;
   }
-  const bool aligned = AddressOf(range->address) % request.alignment == 0;
-  if (over || !aligned) {
+  const std::uint64_t address = AddressOf(range->address);
+  const bool usable = address != 0 && address % request.alignment == 0 &&
+                      range->bytes >= request.bytes &&
+                      address <= std::numeric_limits<std::uint64_t>::max() - range->bytes;
+  if (over || !usable) {
     source_->ReleaseBlock(*range).IgnoreError();
     {
       core::MutexLock lock(mutex_);
       block_bytes_ -= range->bytes;
     }
     if (over) return Failed(kOverLimit, why);
-    observe::LogWarning("platform: the memory source gave a block that is not aligned as asked");
+    observe::LogWarning(
+        "platform: the memory source gave a block that is null, too small or not aligned as asked");
     return Failed({absl::StatusCode::kInternal, OomCause::kNone}, why);
   }
-  core::MutexLock lock(mutex_);
-  UpdatePeakLocked();
-  blocks_.emplace(AddressOf(range->address),
-                  Block{*range, request.bytes, request.stream, request.tag, {}});
-  counters_.Allocated(range->bytes, request.bytes);
-  return range->address;
+  {
+    core::MutexLock lock(mutex_);
+    const bool is_new =
+        blocks_.emplace(address, Block{*range, request.bytes, request.stream, request.tag, {}})
+            .second;
+    if (is_new) {
+      UpdatePeakLocked();
+      counters_.Allocated(range->bytes, request.bytes);
+      return range->address;
+    }
+    block_bytes_ -= range->bytes;
+  }
+  // Not given back: that would free it under the block that holds it.
+  observe::LogWarning("platform: the memory source gave a block that it had given out already");
+  return Failed({absl::StatusCode::kInternal, OomCause::kNone}, why);
 }
 
 absl::Duration Platform::Now() const {

@@ -320,11 +320,16 @@ absl::Status Pool::AddRegion(MemoryRange range, const core::BestFit::Request* re
                              void** block) {
   const std::uint64_t address = AddressOf(range.address);
   const bool usable = address != 0 && address % kChunkUnit == 0 && range.bytes >= kChunkUnit &&
-                      range.bytes % kChunkUnit == 0 && range.bytes <= core::kMaxChunkBytes;
+                      range.bytes % kChunkUnit == 0 && range.bytes <= core::kMaxChunkBytes &&
+                      address <= std::numeric_limits<std::uint64_t>::max() - range.bytes;
   bool added = false;
+  bool overlaps = false;
   if (usable) {
     core::MutexLock lock(mutex_);
-    added = fit_.AddRegion(address, range.bytes);
+    for (const core::BestFit::Region& region : fit_.regions()) {
+      overlaps |= address < region.end() && region.address < address + range.bytes;
+    }
+    added = !overlaps && fit_.AddRegion(address, range.bytes);
     if (added) {
       pool_bytes_ += range.bytes;
       peak_pool_bytes_ = std::max(peak_pool_bytes_, pool_bytes_);
@@ -332,11 +337,18 @@ absl::Status Pool::AddRegion(MemoryRange range, const core::BestFit::Request* re
     }
   }
   if (added) return absl::OkStatus();
+  if (overlaps) {
+    // Not given back: that would free what the other region holds.
+    return absl::InternalError(absl::StrCat(
+        "the memory source gave a region that overlaps one it had given already: address ", address,
+        ", ", range.bytes, " bytes"));
+  }
   source_->ReleaseRegion(range).IgnoreError();
   if (usable) return absl::ResourceExhaustedError("the host has no memory for the books");
-  return absl::InternalError(absl::StrCat("the memory source gave a region that is not aligned to ",
-                                          kChunkUnit, " bytes or not a multiple of it: address ",
-                                          address, ", ", range.bytes, " bytes"));
+  return absl::InternalError(
+      absl::StrCat("the memory source gave a region that is null, not aligned to ", kChunkUnit,
+                   " bytes, not a multiple of it or at the end of all addresses: address ", address,
+                   ", ", range.bytes, " bytes"));
 }
 
 AllocError Pool::Exhausted(std::uint64_t bytes, const absl::Status& growth) {

@@ -401,9 +401,9 @@ class ThreadCached final : public Allocator {
       std::swap(magazines.loaded, magazines.spare);
     }
     SharedBlock* const block = magazines.loaded.Pop();
-    block->requested = request.bytes;
-    block->stream = request.stream.value();
-    block->tag = request.tag.value;
+    block->requested.store(request.bytes, std::memory_order_relaxed);
+    block->stream.store(request.stream.value(), std::memory_order_relaxed);
+    block->tag.store(request.tag.value, std::memory_order_relaxed);
     cache.allocs.Add(1);
     cache.live_requested.Add(static_cast<std::int64_t>(request.bytes));
     cache.live_bytes.Add(static_cast<std::int64_t>(block->chunk_bytes));
@@ -427,7 +427,8 @@ class ThreadCached final : public Allocator {
     {
       core::MutexLock lock(cache.lock);
       cache.frees.Add(1);
-      cache.live_requested.Add(-static_cast<std::int64_t>(block->requested));
+      cache.live_requested.Add(
+          -static_cast<std::int64_t>(block->requested.load(std::memory_order_relaxed)));
       cache.live_bytes.Add(-static_cast<std::int64_t>(block->chunk_bytes));
       ThreadCache::Magazines& magazines = cache.magazines[size_class];
       if (magazines.loaded.length >= MagazineSize(size_class)) {
@@ -494,8 +495,8 @@ class ThreadCached final : public Allocator {
         if (block == nullptr || block->use == SharedUse::kGone) continue;
         const bool is_live = block->use == SharedUse::kLive;
         chunk.state = is_live ? ChunkState::kLive : ChunkState::kFree;
-        chunk.requested_bytes = is_live ? block->requested : 0;
-        chunk.tag = TagId{is_live ? block->tag : 0};
+        chunk.requested_bytes = is_live ? block->requested.load() : 0;
+        chunk.tag = TagId{is_live ? block->tag.load() : 0};
       }
     }
     return snapshot;
