@@ -107,6 +107,25 @@ TEST_P(CudaFaultsTest, ShutdownAndCrashesAreQuiet) {
   }
 }
 
+// A driver packs small blocks at 512 bytes: one that is aligned less than asked for
+// may lie right below a block that is live.
+TEST(CudaPlatformTest, ABlockThatIsTakenAgainForItsAlignmentLeavesItsNeighbourAlone) {
+  FakeDriver fake;
+  auto device = sources::OpenCudaDevice("cuda:0", fake.table());
+  ASSERT_TRUE(device.ok());
+  auto allocator = *MakeAllocator(*ParsePolicy("platform"), *device);
+  AllocateOptions options;
+  options.alignment = 2 * kMiB;
+  const auto first = allocator->Allocate(512, options);
+  ASSERT_TRUE(first.ok());
+  fake.SetNextAllocation(reinterpret_cast<std::uintptr_t>(*first) - 512);
+  const auto second = allocator->Allocate(512, options);
+  ASSERT_TRUE(second.ok());
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(*second) % options.alignment, 0U);
+  EXPECT_TRUE(allocator->Deallocate(*first).ok());
+  EXPECT_TRUE(allocator->Deallocate(*second).ok());
+}
+
 INSTANTIATE_TEST_SUITE_P(Strategies, CudaFaultsTest,
                          ::testing::Values("bfc:memory_limit=16MiB", "on_demand:memory_limit=16MiB",
                                            "platform:memory_limit=16MiB",

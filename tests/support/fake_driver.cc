@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace hbm::testing {
 namespace {
@@ -125,8 +126,12 @@ struct FakeCalls {
   static CUresult Give(CUdeviceptr* address, std::size_t bytes) {
     FakeDriver& fake = *g_fake;
     if (!fake.Take(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-    *address = fake.next_address_;
-    fake.next_address_ += (bytes + kGranule - 1) / kGranule * kGranule + kGranule;
+    if (fake.next_allocation_ != 0) {
+      *address = std::exchange(fake.next_allocation_, 0);
+    } else {
+      *address = fake.next_address_;
+      fake.next_address_ += (bytes + kGranule - 1) / kGranule * kGranule + kGranule;
+    }
     fake.allocations_[*address] = bytes;
     return CUDA_SUCCESS;
   }

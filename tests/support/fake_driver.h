@@ -53,6 +53,9 @@ class FakeDriver {
   // Work of others on the device: memory that comes and goes.
   void SetUsedByOthers(std::size_t bytes) { others_ = bytes; }
 
+  // Where the next plain allocation lies; it must be free.
+  void SetNextAllocation(std::uintptr_t address) { next_allocation_ = address; }
+
   // Streams. A handle that was destroyed may be created again, with another id.
   StreamRef CreateStream();
   void DestroyStream(StreamRef stream);
@@ -85,6 +88,7 @@ class FakeDriver {
   std::size_t used_ = 0;
   std::size_t others_ = 0;
   std::uintptr_t next_address_ = std::uintptr_t{1} << 40;
+  std::uintptr_t next_allocation_ = 0;
   std::uintptr_t next_handle_ = 1;
   std::map<std::uintptr_t, std::size_t> allocations_, reservations_, mappings_, pool_blocks_;
   std::map<std::uintptr_t, std::uintptr_t> mapped_handle_;

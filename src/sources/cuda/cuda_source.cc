@@ -190,7 +190,6 @@ absl::StatusOr<MemoryRange> CudaSource::AllocateBlock(std::size_t bytes, std::si
     }
     // Not put into the books: the aligned address may lie in another's block.
     if (absl::Status freed = GiveBack(held); !freed.ok()) return freed;
-    ranges_.erase(address);
   }
   return absl::InternalError("no aligned block inside a larger one");
 }
