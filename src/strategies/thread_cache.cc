@@ -171,6 +171,16 @@ class Shared {
     }
   }
 
+  // Frees an address that the cache has no more; false, and nothing is done, if it has.
+  absl::StatusOr<bool> FreeInPool(const SharedBlock& block, void* ptr, StreamRef after)
+      HBM_EXCLUDES(return_mutex_) {
+    core::MutexLock lock(return_mutex_);
+    if (block.use.load(std::memory_order_acquire) != SharedUse::kGone) return false;
+    absl::Status status = pool_->Deallocate(ptr, after);
+    if (!status.ok()) return status;
+    return true;
+  }
+
   // For threads that are ending already, and have no cache of their own.
   ThreadCache& common() { return common_; }
 
@@ -255,13 +265,16 @@ class Shared {
     return block;
   }
 
-  void GiveBack(Chain chain) {
+  void GiveBack(Chain chain) HBM_EXCLUDES(return_mutex_) {
     while (chain.length != 0) {
       SharedBlock* const block = chain.Pop();
       ++returned_;
       held_bytes_ -= static_cast<std::int64_t>(block->chunk_bytes);
       held_requested_ -= static_cast<std::int64_t>(ClassBytes(block->size_class));
       const std::uint64_t address = block->address.load(std::memory_order_relaxed);
+      // Both at once: between them a second free of the block would find it gone from
+      // the cache and still live in the pool, and succeed.
+      core::MutexLock lock(return_mutex_);
       block->use.store(SharedUse::kGone, std::memory_order_release);
       pool_->Deallocate(PointerTo(address)).IgnoreError();
     }
@@ -313,6 +326,8 @@ class Shared {
   std::atomic<std::int64_t> held_requested_{0};
   std::atomic<std::int64_t> vain_{0};
   ThreadCache common_;
+
+  core::Mutex return_mutex_;  // what is given back is gone from both books, or from neither
 
   core::Mutex mutex_;
   std::vector<std::unique_ptr<ThreadCache>> caches_ HBM_GUARDED_BY(mutex_);
@@ -417,9 +432,13 @@ class ThreadCached final : public Allocator {
     if (block == nullptr) return shared_->pool().Deallocate(ptr, after);
     SharedUse use = SharedUse::kLive;
     // Of two frees of one block only one passes here.
-    if (!block->use.compare_exchange_strong(use, SharedUse::kCached, std::memory_order_acq_rel)) {
-      return use == SharedUse::kGone ? shared_->pool().Deallocate(ptr, after)
-                                     : absl::CancelledError();
+    while (
+        !block->use.compare_exchange_strong(use, SharedUse::kCached, std::memory_order_acq_rel)) {
+      if (use != SharedUse::kGone) return absl::CancelledError();
+      const absl::StatusOr<bool> is_freed = shared_->FreeInPool(*block, ptr, after);
+      if (!is_freed.ok()) return is_freed.status();
+      if (*is_freed) return absl::OkStatus();
+      use = SharedUse::kLive;  // it came back into the cache just now
     }
     const std::uint32_t size_class = block->size_class;
     Chain full;

@@ -13,6 +13,7 @@
 
 #include "gtest/gtest.h"
 #include "hbmalloc/hbmalloc.h"
+#include "tests/support/paths.h"
 
 // clang-format off
 namespace {
@@ -104,9 +105,9 @@ std::vector<std::string> CppBlocks(const std::string& page) {
 }
 
 TEST(Embedding, ThePageShowsWhatIsCompiledHere) {
-  const std::string root = HBMALLOC_SOURCE_DIR;
-  const std::vector<std::string> blocks = CppBlocks(ReadFile(root + "/docs/embedding.md"));
-  const std::string here = ReadFile(root + "/tests/examples/embedding_test.cc");
+  const std::vector<std::string> blocks =
+      CppBlocks(ReadFile(hbm::testing::SourcePath("docs/embedding.md")));
+  const std::string here = ReadFile(hbm::testing::SourcePath("tests/examples/embedding_test.cc"));
   EXPECT_EQ(blocks.size(), 3u);
   for (const std::string& block : blocks) {
     EXPECT_NE(here.find(block), std::string::npos) << "not in this file:\n" << block;

@@ -9,6 +9,8 @@
 #include <sstream>
 #include <string>
 
+#include "tests/support/paths.h"
+
 namespace hbm::observe {
 namespace {
 
@@ -16,15 +18,14 @@ using ::testing::HasSubstr;
 using Kind = PickleValue::Kind;
 
 std::string Data(const std::string& name) {
-  std::ifstream file(std::string(HBMALLOC_SOURCE_DIR) + "/tests/observe/data/" + name,
-                     std::ios::binary);
+  std::ifstream file(testing::SourcePath("tests/observe/data/" + name), std::ios::binary);
   std::ostringstream bytes;
   bytes << file.rdbuf();
   EXPECT_FALSE(bytes.str().empty()) << name;
   return bytes.str();
 }
 
-class PickleProtocolTest : public testing::TestWithParam<int> {};
+class PickleProtocolTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(PickleProtocolTest, ReadsWhatPythonWrote) {
   const std::string data = Data("values_p" + std::to_string(GetParam()) + ".pickle");
@@ -73,7 +74,7 @@ TEST_P(PickleProtocolTest, ReadsWhatPythonWrote) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Protocols, PickleProtocolTest, testing::Values(2, 3, 4, 5));
+INSTANTIATE_TEST_SUITE_P(Protocols, PickleProtocolTest, ::testing::Values(2, 3, 4, 5));
 
 TEST(PickleTest, WhateverCouldRunCodeIsRefused) {
   for (const char* name : {"evil_p2.pickle", "evil_p4.pickle"}) {

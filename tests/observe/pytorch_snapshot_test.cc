@@ -11,6 +11,7 @@
 #include <string>
 
 #include "observe/trace_reader.h"
+#include "tests/support/paths.h"
 
 namespace hbm::observe {
 namespace {
@@ -20,7 +21,7 @@ using ::testing::HasSubstr;
 using Kind = TraceEvent::Kind;
 
 std::string Path(const std::string& name) {
-  return std::string(HBMALLOC_SOURCE_DIR) + "/tests/observe/data/" + name;
+  return testing::SourcePath("tests/observe/data/" + name);
 }
 
 std::string Data(const std::string& name) {
@@ -38,7 +39,7 @@ void ExpectEvent(const TraceEvent& event, Kind kind, std::uint32_t block, std::u
   EXPECT_EQ(event.time_us, time_us);
 }
 
-class SnapshotProtocolTest : public testing::TestWithParam<int> {};
+class SnapshotProtocolTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(SnapshotProtocolTest, BlocksLiveBeforeComeFirstThenTheHistory) {
   const absl::StatusOr<Trace> trace =
@@ -62,7 +63,7 @@ TEST_P(SnapshotProtocolTest, BlocksLiveBeforeComeFirstThenTheHistory) {
   EXPECT_THAT(trace->notes, ElementsAre(HasSubstr("3 blocks were live before")));
 }
 
-INSTANTIATE_TEST_SUITE_P(Protocols, SnapshotProtocolTest, testing::Values(2, 3, 4, 5));
+INSTANTIATE_TEST_SUITE_P(Protocols, SnapshotProtocolTest, ::testing::Values(2, 3, 4, 5));
 
 TEST(PyTorchSnapshotTest, TheLongestHistoryOfSeveralDevicesIsReadAndSaid) {
   const absl::StatusOr<Trace> trace = ReadTraceFile(Path("two_devices.pickle"));

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "observe/gunzip.h"
+#include "tests/support/paths.h"
 
 namespace hbm::observe {
 namespace {
@@ -29,7 +30,7 @@ constexpr auto kFree = TraceEvent::Kind::kFree;
 absl::StatusOr<Trace> Read(const std::string& rows) { return ReadTrace(kHeader + rows, "t.csv"); }
 
 std::string TraceFile(const std::string& name) {
-  return std::string(HBMALLOC_SOURCE_DIR) + "/bench/traces/" + name + ".csv.gz";
+  return testing::SourcePath("bench/traces/" + name + ".csv.gz");
 }
 
 std::string FileBytes(const std::string& path) {
@@ -86,7 +87,7 @@ struct GoodCase {
   std::size_t events;
 };
 
-class GoodTraceTest : public testing::TestWithParam<GoodCase> {};
+class GoodTraceTest : public ::testing::TestWithParam<GoodCase> {};
 
 TEST_P(GoodTraceTest, IsRead) {
   const absl::StatusOr<Trace> trace = ReadTrace(GetParam().text, "t.csv");
@@ -121,7 +122,7 @@ std::vector<GoodCase> GoodCases() {
   };
 }
 
-INSTANTIATE_TEST_SUITE_P(Table, GoodTraceTest, testing::ValuesIn(GoodCases()),
+INSTANTIATE_TEST_SUITE_P(Table, GoodTraceTest, ::testing::ValuesIn(GoodCases()),
                          [](const auto& param) { return std::string(param.param.name); });
 
 struct BadCase {
@@ -131,7 +132,7 @@ struct BadCase {
   std::string words;
 };
 
-class BadTraceTest : public testing::TestWithParam<BadCase> {};
+class BadTraceTest : public ::testing::TestWithParam<BadCase> {};
 
 TEST_P(BadTraceTest, IsRefusedWithFileAndLine) {
   const absl::StatusOr<Trace> trace = ReadTrace(GetParam().text, "t.csv");
@@ -185,7 +186,7 @@ std::vector<BadCase> BadCases() {
   };
 }
 
-INSTANTIATE_TEST_SUITE_P(Table, BadTraceTest, testing::ValuesIn(BadCases()),
+INSTANTIATE_TEST_SUITE_P(Table, BadTraceTest, ::testing::ValuesIn(BadCases()),
                          [](const auto& param) { return std::string(param.param.name); });
 
 TEST(TraceReaderTest, CountsAndNamesFreesOfUnknownPointers) {
@@ -244,7 +245,7 @@ TEST(TraceReaderTest, MissingFilesAndFoldersAreErrors) {
   const absl::StatusOr<Trace> missing = ReadTraceFile("/no/such/trace.csv");
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(missing.status().message()), HasSubstr("/no/such/trace.csv"));
-  EXPECT_FALSE(ReadTraceFile(testing::TempDir()).ok());
+  EXPECT_FALSE(ReadTraceFile(::testing::TempDir()).ok());
 }
 
 bool HaveZlib() {

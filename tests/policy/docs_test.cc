@@ -14,6 +14,7 @@
 #include "policy/fields.h"
 #include "policy/text.h"
 #include "policy/variables.h"
+#include "tests/support/paths.h"
 
 namespace hbm::policy {
 namespace {
@@ -21,7 +22,7 @@ namespace {
 using ::testing::HasSubstr;
 
 std::string ReadPage() {
-  std::ifstream file(HBMALLOC_SOURCE_DIR "/docs/policy.md");
+  std::ifstream file(testing::SourcePath("docs/policy.md"));
   std::stringstream text;
   text << file.rdbuf();
   return text.str();

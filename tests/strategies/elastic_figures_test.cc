@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "hbmalloc/hbmalloc.h"
 #include "observe/trace_reader.h"
+#include "tests/support/paths.h"
 
 namespace hbm {
 namespace {
@@ -52,8 +53,7 @@ const observe::Trace& Load(const std::string& name) {
   for (const observe::Trace& trace : *traces) {
     if (trace.name == name) return trace;
   }
-  auto trace =
-      observe::ReadTraceFile(absl::StrCat(HBMALLOC_SOURCE_DIR, "/bench/traces/", name, ".csv.gz"));
+  auto trace = observe::ReadTraceFile(testing::SourcePath("bench/traces/" + name + ".csv.gz"));
   EXPECT_TRUE(trace.ok()) << trace.status();
   traces->reserve(std::size(kTraces));
   traces->push_back(*std::move(trace));

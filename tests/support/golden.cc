@@ -13,12 +13,13 @@
 #include "absl/strings/strip.h"
 #include "observe/gunzip.h"
 #include "observe/trace_reader.h"
+#include "tests/support/paths.h"
 
 namespace hbm::testing {
 namespace {
 
 const std::string& GoldenFolder() {
-  static const auto* const folder = new std::string(HBMALLOC_SOURCE_DIR "/tests/golden/");
+  static const auto* const folder = new std::string(SourcePath("tests/golden/"));
   return *folder;
 }
 
@@ -110,7 +111,7 @@ const std::vector<GoldenCase>& GoldenCases() {
 }
 
 observe::Trace LoadTrace(const std::string& name) {
-  const std::string file = HBMALLOC_SOURCE_DIR "/bench/traces/" + name + ".csv.gz";
+  const std::string file = SourcePath("bench/traces/" + name + ".csv.gz");
   absl::StatusOr<observe::Trace> trace = observe::ReadTraceFile(file);
   if (!trace.ok()) Die(file, trace.status().ToString());
   return *std::move(trace);
