@@ -144,7 +144,8 @@ class Allocator {
   absl::Status Deallocate(void* ptr, StreamRef after = StreamRef::OfAllocation());
 
   // Says that the block is used on `stream` too: it is held back after its free
-  // until the work queued there by then is done. InvalidArgument as above.
+  // until the work queued there by then is done. Null is OK. InvalidArgument as above,
+  // and for a stream that is no handle.
   absl::Status RecordUse(void* ptr, StreamRef stream);
 
   // The live block that an address lies in. NotFound if there is none. The first
@@ -268,9 +269,10 @@ inline absl::Status Allocator::Deallocate(void* ptr, StreamRef after) {
 
 // Makes the allocator that `policy` describes. `bfc` takes its pool here.
 //   InvalidArgument    a field, its value, and what is allowed; also a strategy that
-//                      the source cannot serve (elastic without virtual memory).
-//   ResourceExhausted  the pool does not fit and on_shortage=fail, or not even
-//                      one granule fits.
+//                      the source cannot serve (elastic without virtual memory), or
+//                      a limit that leaves less than one granule of memory.
+//   ResourceExhausted  the pool does not fit and on_shortage=fail, or nothing of
+//                      it is free.
 //   Unimplemented      cuda_async on a device without a driver pool.
 //   Unavailable        no driver.
 absl::StatusOr<std::unique_ptr<Allocator>> MakeAllocator(const Policy& policy,

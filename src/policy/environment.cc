@@ -79,9 +79,9 @@ std::vector<std::string> FindMisspelt(const Environment& environment) {
     } else {
       continue;
     }
-    warnings.push_back(absl::StrCat("the environment variable ", Quote(name),
-                                    " is not known and does nothing; did you mean ", View(meant),
-                                    "?"));
+    warnings.push_back(
+        absl::StrCat("the environment variable ", Quote(name), " is not known and does nothing",
+                     meant.empty() ? "" : absl::StrCat("; did you mean ", View(meant), "?")));
   }
   return warnings;
 }

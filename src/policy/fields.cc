@@ -49,12 +49,10 @@ bool MemberInRange(const Policy& policy) {
 
 template <auto kMember, typename Kind>
 Field Make(std::string_view name) {
-  std::string default_value = PrintMember<kMember, Kind>(Policy());
-  if (default_value.empty()) default_value = "none";
   return {name,
           Kind::Unit(),
           Kind::Allowed(),
-          std::move(default_value),
+          PrintMember<kMember, Kind>(Policy()),
           ParseMember<kMember, Kind>,
           PrintMember<kMember, Kind>,
           EqualMembers<kMember>,
@@ -101,8 +99,9 @@ const Field* FindField(std::string_view name) {
 }
 
 absl::Status FieldError(const Field& field, std::string_view value, std::string_view problem) {
-  return absl::InvalidArgumentError(absl::StrCat(View(field.name), ": \"", View(value), "\" ",
-                                                 View(problem), "; allowed: ", field.allowed));
+  return absl::InvalidArgumentError(absl::StrCat(View(field.name), ": \"", View(Excerpt(value)),
+                                                 "\" ", View(problem),
+                                                 "; allowed: ", field.allowed));
 }
 
 }  // namespace hbm::policy

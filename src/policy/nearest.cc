@@ -33,14 +33,25 @@ std::size_t Distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+bool IsStartOf(std::string_view word, std::string_view candidate) {
+  return word.size() >= 3 && candidate.size() >= word.size() &&
+         std::equal(word.begin(), word.end(), candidate.begin(), SameLetter);
+}
+
 }  // namespace
 
 std::string_view Nearest(std::string_view word, const std::vector<std::string_view>& known) {
   const std::string_view start = word.substr(0, kMaxLength);
-  return *std::min_element(known.begin(), known.end(),
-                           [start](std::string_view a, std::string_view b) {
-                             return Distance(start, a) < Distance(start, b);
-                           });
+  std::string_view nearest;
+  std::size_t least = kMaxLength;
+  for (const std::string_view candidate : known) {
+    const std::size_t distance = Distance(start, candidate);
+    const bool is_near = 2 * distance <= candidate.size() || IsStartOf(start, candidate);
+    if (!is_near || distance >= least) continue;
+    least = distance;
+    nearest = candidate;
+  }
+  return nearest;
 }
 
 }  // namespace hbm::policy

@@ -12,7 +12,7 @@
 namespace hbm::policy {
 
 // The known word that the fewest changes of a character make out of `word`, in
-// any case. `known` is not empty.
+// any case; empty if none begins with `word` or shares half of its letters with it.
 std::string_view Nearest(std::string_view word, const std::vector<std::string_view>& known);
 
 }  // namespace hbm::policy

@@ -20,9 +20,6 @@
 namespace hbm::policy {
 namespace {
 
-// A value as it goes into an error: never a screenful.
-std::string_view Excerpt(std::string_view text) { return text.substr(0, 80); }
-
 absl::Status UnknownField(std::string_view name) {
   std::vector<std::string_view> names;
   std::string allowed;
@@ -30,9 +27,11 @@ absl::Status UnknownField(std::string_view name) {
     names.push_back(field.name);
     absl::StrAppend(&allowed, allowed.empty() ? "" : ", ", View(field.name));
   }
+  const std::string_view meant = Nearest(name, names);
   return absl::InvalidArgumentError(
-      absl::StrCat("\"", View(Excerpt(name)), "\" is no field of a policy; did you mean ",
-                   View(Nearest(name, names)), "? The fields are: ", allowed));
+      absl::StrCat("\"", View(Excerpt(name)), "\" is no field of a policy. ",
+                   meant.empty() ? "" : absl::StrCat("Did you mean ", View(meant), "? "),
+                   "The fields are: ", allowed));
 }
 
 class Parser {
@@ -41,12 +40,17 @@ class Parser {
     const Field* const field = FindField(name);
     if (field == nullptr) return UnknownField(name);
     if (!result_.given.insert(field->name).second) {
-      return FieldError(*field, Excerpt(value), "is a second value; give each field once");
+      return FieldError(*field, value, "is a second value; give each field once");
     }
     if (value.empty()) return FieldError(*field, value, "is no value");
     const absl::Status parsed = field->parse(value, result_.policy);
-    if (parsed.ok()) return parsed;
-    return FieldError(*field, Excerpt(value), View(parsed));
+    if (!parsed.ok()) return FieldError(*field, value, View(parsed));
+    // Here, where the text is at hand as it was written. The fraction's range depends
+    // on other fields too, and its own check knows better words.
+    if (field->name != "memory_fraction" && !field->in_range(result_.policy)) {
+      return FieldError(*field, value, "is out of range");
+    }
+    return absl::OkStatus();
   }
 
   // "NAME=VALUE", the number'th of the text.

@@ -61,9 +61,10 @@ absl::StatusOr<PoolLimit> ComputePoolLimit(const Policy& policy, const MemoryInf
 
   limit.bytes -= limit.bytes % granule;
   if (limit.bytes == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(Describe(policy, memory, limit.source),
-                                                   " leaves less than one granule of memory, ",
-                                                   FormatBytesExact(granule), "; ask for more"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(Describe(policy, memory, limit.source),
+                     " leaves less than one granule of memory, ", FormatBytesExact(granule),
+                     limit.source == LimitSource::kReserve ? "; reserve less" : "; ask for more"));
   }
   const std::size_t start = Scale(base, fraction.start);
   limit.start_bytes = std::clamp(start - start % granule, granule, limit.bytes);

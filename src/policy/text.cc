@@ -251,8 +251,7 @@ absl::StatusOr<bool> ParseBool(std::string_view text) {
   for (const char* no : {"false", "0", "no", "off"}) {
     if (absl::EqualsIgnoreCase(trimmed, no)) return false;
   }
-  return absl::InvalidArgumentError(
-      "is neither yes nor no; allowed: true, false, 1, 0, yes, no, on, off");
+  return absl::InvalidArgumentError("is neither yes nor no");
 }
 
 }  // namespace hbm::policy

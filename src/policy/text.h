@@ -27,6 +27,8 @@ inline std::string_view View(const absl::Status& status) {
 }
 
 std::string_view Trim(std::string_view text);
+// A text as it goes into an error: never a screenful.
+inline std::string_view Excerpt(std::string_view text) { return text.substr(0, 80); }
 
 // "512MiB", "1.5GiB", "8GB", "4096", "0": bytes. Fractions of a byte are floored.
 // Units in any case; a bare K, M, G or T is refused, because it means two things.

@@ -16,20 +16,23 @@ constexpr int kMaxOrdinal = 1023;
 
 absl::StatusOr<Ordinals::Value> Ordinals::Parse(std::string_view text) {
   Value ordinals;
+  if (absl::EqualsIgnoreCase(View(Trim(text)), "none")) return ordinals;
   for (const absl::string_view part : absl::StrSplit(View(Trim(text)), ';')) {
     const std::string_view word = Trim({part.data(), part.size()});
     int ordinal = -1;
     const bool digits = word.find_first_not_of("0123456789") == std::string_view::npos;
     if (!digits || !absl::SimpleAtoi(View(word), &ordinal)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("\"", View(word), "\" in it is no ordinal of a device"));
+          absl::StrCat("has \"", View(Excerpt(word)), "\", which is no ordinal of a device"));
     }
     ordinals.push_back(ordinal);
   }
   return ordinals;
 }
 
-std::string Ordinals::Print(const Value& value) { return absl::StrJoin(value, ";"); }
+std::string Ordinals::Print(const Value& value) {
+  return value.empty() ? "none" : absl::StrJoin(value, ";");
+}
 
 bool Ordinals::Contains(const Value& value) {
   std::set<int> seen;

@@ -107,7 +107,9 @@ struct Ordinals {
   static absl::StatusOr<Value> Parse(std::string_view text);
   static std::string Print(const Value& value);
   static bool Contains(const Value& value);  // no ordinal twice
-  static std::string Allowed() { return "ordinals of devices such as 1;2, 0 to 1023, each once"; }
+  static std::string Allowed() {
+    return "none, or ordinals of devices such as 1;2, 0 to 1023, each once";
+  }
   static std::string_view Unit() { return "device ordinals"; }
 };
 

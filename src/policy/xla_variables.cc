@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "policy/fraction.h"
 #include "policy/text.h"
+#include "policy/values.h"
 #include "policy/variables.h"
 
 namespace hbm::policy {
@@ -56,7 +57,10 @@ class XlaReader {
     const std::string_view value = ValueOf(environment_, variable);
     if (value.empty()) return std::nullopt;
     const absl::StatusOr<bool> read = ParseBool(value);
-    if (!read.ok()) return Error(variable, View(read.status()));
+    if (!read.ok()) {
+      return Error(variable,
+                   absl::StrCat(read.status().message(), "; allowed: ", Switch::Allowed()));
+    }
     return *read;
   }
 

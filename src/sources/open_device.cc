@@ -33,6 +33,8 @@ absl::StatusOr<std::shared_ptr<Device>> OpenCuda(std::string_view spec) {
 #endif
 }
 
+constexpr std::size_t kMaxSpec = 1024;
+
 struct Kind {
   std::string_view name;
   std::string_view forms;
@@ -60,6 +62,13 @@ absl::StatusOr<std::shared_ptr<Device>> OpenDevice(std::string_view spec) {
   const absl::string_view trimmed =
       absl::StripAsciiWhitespace(absl::string_view(spec.data(), spec.size()));
   spec = {trimmed.data(), trimmed.size()};
+  // So that no error repeats a screenful.
+  if (spec.size() > kMaxSpec) {
+    return sources::DeviceSpecError(spec.substr(0, 64),
+                                    absl::StrCat("begins a text of ", spec.size(),
+                                                 " characters, and no device's name has more than ",
+                                                 kMaxSpec, "; allowed are ", AllForms()));
+  }
   if (absl::StartsWith(trimmed, "GPU-") || absl::StartsWith(trimmed, "MIG-")) return OpenCuda(spec);
   const std::string_view name = spec.substr(0, spec.find_first_of(":,"));
   for (const Kind& kind : kKinds) {

@@ -63,7 +63,7 @@ TEST(Environment, OwnPolicyWins) {
               ElementsAre("XLA_PYTHON_CLIENT_PREALLOCATE=false: HBMALLOC_POLICY is set and wins",
                           "XLA_CLIENT_MEM_FRACTION=nonsense: HBMALLOC_POLICY is set and wins"));
   EXPECT_THAT(ErrorOf({{"HBMALLOC_POLICY", "elastic:slak=0.1"}}),
-              AllOf(StartsWith("HBMALLOC_POLICY: "), HasSubstr("did you mean slack?")));
+              AllOf(StartsWith("HBMALLOC_POLICY: "), HasSubstr("Did you mean slack?")));
 }
 
 TEST(Environment, Allocators) {

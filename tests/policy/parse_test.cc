@@ -96,9 +96,27 @@ TEST(ParsePolicy, ErrorsNameFieldValueAndWhatIsAllowed) {
 }
 
 TEST(ParsePolicy, UnknownFieldNamesTheNearest) {
-  EXPECT_THAT(ErrorOf("bfc:memory_fracton=0.5"), HasSubstr("did you mean memory_fraction?"));
-  EXPECT_THAT(ErrorOf("Reserve=1GiB"), HasSubstr("did you mean reserve?"));
-  EXPECT_THAT(ErrorOf("garbage=1"), HasSubstr("The fields are: strategy, memory_fraction"));
+  EXPECT_THAT(ErrorOf("bfc:memory_fracton=0.5"), HasSubstr("Did you mean memory_fraction?"));
+  EXPECT_THAT(ErrorOf("Reserve=1GiB"), HasSubstr("Did you mean reserve?"));
+  EXPECT_THAT(ErrorOf("garbage=1"), AllOf(HasSubstr("Did you mean garbage_collection?"),
+                                          HasSubstr("The fields are: strategy, memory_fraction")));
+  EXPECT_THAT(ErrorOf("a=b"), Not(HasSubstr("Did you mean")));
+}
+
+TEST(ParsePolicy, ErrorsQuoteTheTextAsWrittenAndNeverAScreenfulOfIt) {
+  EXPECT_THAT(ErrorOf("memory_limit=0.1"), HasSubstr("\"0.1\" is out of range"));
+  const std::string long_text(100000, '7');
+  for (const char* field : {"peers", "slack", "strategy", "memory_limit", "max_wait", "nonsense"}) {
+    const std::string error = ErrorOf(std::string(field) + "=" + long_text);
+    EXPECT_FALSE(error.empty()) << field;
+    EXPECT_LT(error.size(), 1000u) << field;
+  }
+}
+
+TEST(ParsePolicy, NoneIsNoPeers) {
+  const absl::StatusOr<Policy> policy = ParsePolicy("peers=none");
+  ASSERT_TRUE(policy.ok()) << policy.status();
+  EXPECT_TRUE(policy->peers.empty());
 }
 
 TEST(ParsePolicy, EachFieldOnce) {
