@@ -20,6 +20,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <ostream>
 #include <random>
 #include <string>
 #include <thread>
@@ -45,6 +46,9 @@ struct Subject {
   std::string policy;
   Memory memory;
 };
+inline void PrintTo(const Subject& subject, std::ostream* out) {
+  *out << subject.policy << " on " << subject.memory.device;
+}
 
 inline std::vector<Subject> Subjects(const std::vector<std::string>& policies,
                                      const std::vector<Memory>& memories) {

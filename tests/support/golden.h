@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,7 @@ struct GoldenCase {
   std::string Name() const { return trace + "_" + strategy + (pressed ? "_pressed" : ""); }
   std::string File() const;
 };
+inline void PrintTo(const GoldenCase& golden, std::ostream* out) { *out << golden.Name(); }
 
 // Every golden file there is, in order of name.
 const std::vector<GoldenCase>& GoldenCases();
