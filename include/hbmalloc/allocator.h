@@ -158,6 +158,9 @@ class Allocator {
   // largest_alloc_size start again.
   void ResetPeakStats();
   Fragmentation GetFragmentation() const;
+  // The same, and by region and by bin. Takes a short lock for a time in the number
+  // of bins and regions; each part is consistent in itself. Calls no driver.
+  Figures GetFigures() const;
   // Walks every chunk: for people and tools, not for hot paths.
   Snapshot TakeSnapshot() const;
 
@@ -200,6 +203,8 @@ class Allocator {
   virtual absl::Status DoRecordUse(void* ptr, StreamRef stream) = 0;
   virtual absl::StatusOr<BlockInfo> DoDescribe(const void* ptr) const = 0;
   virtual Stats DoGetStats() const = 0;
+  // Fills in regions and bins.
+  virtual void DoGetFigures(Figures* figures) const = 0;
   virtual void DoResetPeakStats() = 0;
   virtual Snapshot DoTakeSnapshot() const = 0;
   virtual absl::StatusOr<TrimResult> DoTrim(const TrimOptions& options) = 0;

@@ -16,6 +16,7 @@ constexpr int kAlignedProbes = 8;
 
 bool BestFit::AddRegion(std::uint64_t address, std::uint64_t bytes) {
   if (!PrepareBatch()) return false;
+  if (!regions_.empty()) CountRegions();
   const ChunkId id = chunks_.New();
   chunks_[id] = Chunk{};
   chunks_[id].address = address;
@@ -24,7 +25,7 @@ bool BestFit::AddRegion(std::uint64_t address, std::uint64_t bytes) {
   const auto after = std::upper_bound(
       regions_.begin(), regions_.end(), address,
       [](std::uint64_t value, const Region& region) { return value < region.address; });
-  regions_.insert(after, Region{address, bytes, id});
+  regions_.insert(after, Region{address, bytes, id, id, address, 0});
   safe_.Insert(KeyOf(id));
   return true;
 }
@@ -192,19 +193,94 @@ std::uint64_t BestFit::LargestFree() const {
   return largest;
 }
 
+void BestFit::AddFreeSums(FreeIndex::Sums* sums) const {
+  safe_.AddSums(sums);
+  for (const auto& order : orders_) {
+    if (order != nullptr) order->index.AddSums(sums);
+  }
+}
+
+void BestFit::FindLargestInRegions(int looks, std::vector<std::uint64_t>* largest) const {
+  if (regions_.size() == 1) {
+    largest->front() = std::max(largest->front(), LargestFree());
+    return;
+  }
+  std::vector<bool> seen;
+  const auto look_at = [&](const FreeIndex& index) {
+    seen.assign(regions_.size(), false);
+    std::size_t left = regions_.size();
+    FreeKey last;
+    index.VisitDescending([&](FreeKey key) {
+      const auto at = static_cast<std::size_t>(RegionOf(key.address()) - regions_.data());
+      if (!seen[at]) --left;
+      seen[at] = true;
+      (*largest)[at] = std::max((*largest)[at], key.size());
+      last = key;
+      return left != 0 && --looks > 0;
+    });
+    for (std::size_t i = 0; looks <= 0 && i < regions_.size(); ++i) {
+      if (!seen[i]) (*largest)[i] = std::max((*largest)[i], last.size());
+    }
+  };
+  look_at(safe_);
+  for (OrderId order = 1; order < orders_.size(); ++order) {
+    if (FreeBytes(order) != 0) look_at(orders_[order]->index);
+  }
+}
+
+// Once in a pool's life, when it gets its second region.
+void BestFit::CountRegions() {
+  if (extra_ == nullptr) extra_ = std::make_unique<Extra>();
+  if (extra_->counts_regions) return;
+  extra_->counts_regions = true;
+  for (Region& region : regions_) {
+    for (ChunkId id = region.first; id != kNoChunk; id = chunks_[id].next) {
+      if (chunks_[id].is_live()) region.live_bytes += chunks_[id].size;
+    }
+  }
+}
+
+HBM_NOINLINE void BestFit::NoteLast(ChunkId id, std::uint64_t used) {
+  Region& region = *RegionAt(chunks_[id].address);
+  region.last = id;
+  region.highest = std::max(region.highest, used);
+}
+
+void BestFit::ResetHeights() {
+  for (Region& region : regions_) {
+    ChunkId id = region.last;
+    while (id != kNoChunk && chunks_[id].is_free()) id = chunks_[id].prev;
+    region.highest = id == kNoChunk ? region.address : chunks_[id].end();
+  }
+}
+
+HBM_NOINLINE void BestFit::NoteLive(ChunkId id) {
+  const Chunk& chunk = chunks_[id];
+  if (extra_->counts_regions) RegionAt(chunk.address)->live_bytes += chunk.size;
+  if (extra_->has_index) extra_->by_address.emplace(chunk.address, id);
+}
+
+HBM_NOINLINE void BestFit::NoteTaken(ChunkId id) {
+  const Chunk& chunk = chunks_[id];
+  if (extra_->counts_regions) RegionAt(chunk.address)->live_bytes -= chunk.size;
+  if (extra_->has_index) extra_->by_address.erase(chunk.address);
+}
+
 ChunkId BestFit::FindLiveHolding(std::uint64_t address) {
   if (const ChunkId id = FindLive(address); id != kNoChunk) return id;
   if (RegionOf(address) == nullptr) return kNoChunk;
-  if (by_address_ == nullptr) {
-    by_address_ = std::make_unique<absl::btree_map<std::uint64_t, ChunkId>>();
+  if (extra_ == nullptr) extra_ = std::make_unique<Extra>();
+  auto& by_address = extra_->by_address;
+  if (!extra_->has_index) {
+    extra_->has_index = true;
     for (const Region& region : regions_) {
       for (ChunkId id = region.first; id != kNoChunk; id = chunks_[id].next) {
-        if (chunks_[id].is_live()) by_address_->emplace(chunks_[id].address, id);
+        if (chunks_[id].is_live()) by_address.emplace(chunks_[id].address, id);
       }
     }
   }
-  auto after = by_address_->upper_bound(address);
-  if (after == by_address_->begin()) return kNoChunk;
+  auto after = by_address.upper_bound(address);
+  if (after == by_address.begin()) return kNoChunk;
   --after;
   return address < chunks_[after->second].end() ? after->second : kNoChunk;
 }
@@ -217,7 +293,9 @@ std::size_t BestFit::BookkeepingBytes() const {
   for (const auto& order : orders_) {
     if (order != nullptr) bytes += sizeof(Order) - sizeof(FreeIndex) + order->index.TouchedBytes();
   }
-  if (by_address_ != nullptr) bytes += by_address_->size() * (2 * sizeof(std::uint64_t) * 3 / 2);
+  if (extra_ != nullptr) {
+    bytes += sizeof(Extra) + extra_->by_address.size() * (2 * sizeof(std::uint64_t) * 3 / 2);
+  }
   return bytes;
 }
 

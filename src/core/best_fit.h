@@ -68,6 +68,9 @@ class BestFit {
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;
     ChunkId first = kNoChunk;
+    ChunkId last = kNoChunk;
+    std::uint64_t highest = 0;     // end of the highest block since ResetHeights
+    std::uint64_t live_bytes = 0;  // of live chunks; counted from the second region on
     std::uint64_t end() const { return address + bytes; }
   };
 
@@ -101,7 +104,7 @@ class BestFit {
   // The same, and ends its life: Free or Hold must follow.
   ChunkId TakeLive(std::uint64_t address) {
     const ChunkId id = live_.Take(address, StartsAt{*this, address});
-    if (by_address_ != nullptr && id != kNoChunk) by_address_->erase(address);
+    if (HBM_UNLIKELY(extra_ != nullptr) && id != kNoChunk) NoteTaken(id);
     return id;
   }
   // The live block that holds an address. The first call builds an index of all
@@ -132,6 +135,14 @@ class BestFit {
   // The same of one order.
   std::uint64_t LargestFree(OrderId order) const;
 
+  // Adds the free chunks of all orders.
+  void AddFreeSums(FreeIndex::Sums* sums) const;
+  // Adds each region's largest free chunk to `largest`, by position in regions(). At
+  // most `looks` chunks are looked at; what they leave open is bounded from above.
+  void FindLargestInRegions(int looks, std::vector<std::uint64_t>* largest) const;
+  // Each region's height becomes that of its highest chunk in use now.
+  void ResetHeights();
+
   const Chunk& chunk(ChunkId id) const { return chunks_[id]; }
   // Meaningful if the chunk has_details() or this is ordered.
   const ChunkDetails& details(ChunkId id) const { return chunks_.details(id); }
@@ -149,6 +160,13 @@ class BestFit {
     std::uint64_t bytes = 0;
     ChunkId queue_head = kNoChunk;
     ChunkId queue_tail = kNoChunk;
+  };
+
+  // What only some owners ask for, behind one pointer that blocks look at.
+  struct Extra {
+    bool counts_regions = false;
+    bool has_index = false;
+    absl::btree_map<std::uint64_t, ChunkId> by_address;  // live blocks, with has_index
   };
 
   struct StartsAt {
@@ -220,6 +238,15 @@ class BestFit {
   void QueueInsertAfter(Order& order, ChunkId where, ChunkId id);
   void QueueRemove(Order& order, ChunkId id);
   void UnlinkAfter(ChunkId id);
+  Region* RegionAt(std::uint64_t address) {
+    return const_cast<Region*>(static_cast<const BestFit*>(this)->RegionOf(address));
+  }
+  // A chunk became its region's last one; a block that ends at `used` was cut from
+  // what lies there. Nothing higher was ever in use: it would have been last itself.
+  void NoteLast(ChunkId id, std::uint64_t used);
+  void CountRegions();
+  void NoteLive(ChunkId id);
+  void NoteTaken(ChunkId id);
   ChunkId SplitAt(ChunkId id, std::uint64_t offset);
 
   static constexpr std::uint32_t kBatch = 64;
@@ -235,7 +262,7 @@ class BestFit {
   FreeIndex safe_;
   std::vector<std::unique_ptr<Order>> orders_;  // [0] is not used
   std::vector<Region> regions_;
-  std::unique_ptr<absl::btree_map<std::uint64_t, ChunkId>> by_address_;
+  std::unique_ptr<Extra> extra_;
 };
 
 }  // namespace hbm::core

@@ -22,9 +22,14 @@ HBM_ALWAYS_INLINE ChunkId BestFit::SplitAt(ChunkId id, std::uint64_t offset) {
   high.prev = id;
   high.next = low.next;
   high.SetFree();
-  if (high.next != kNoChunk) chunks_[high.next].prev = upper;
+  const ChunkId next = high.next;
   low.size = offset;
   low.next = upper;
+  if (HBM_LIKELY(next != kNoChunk)) {
+    chunks_[next].prev = upper;
+  } else {
+    NoteLast(upper, high.address);
+  }
   return upper;
 }
 
@@ -35,7 +40,11 @@ HBM_ALWAYS_INLINE void BestFit::UnlinkAfter(ChunkId id) {
   const Chunk& high = chunks_[gone];
   low.size += high.size;
   low.next = high.next;
-  if (low.next != kNoChunk) chunks_[low.next].prev = id;
+  if (HBM_LIKELY(low.next != kNoChunk)) {
+    chunks_[low.next].prev = id;
+  } else {
+    NoteLast(id, 0);
+  }
   chunks_.Delete(gone);
 }
 
@@ -66,7 +75,7 @@ HBM_ALWAYS_INLINE void BestFit::MakeLiveAs(ChunkId id, const Request& request) {
     details.tag_or_queue_prev = request.tag;
   }
   live_.Insert(chunk.address, id);
-  if (HBM_UNLIKELY(by_address_ != nullptr)) by_address_->emplace(chunk.address, id);
+  if (HBM_UNLIKELY(extra_ != nullptr)) NoteLive(id);
 }
 
 template <bool kOrdered, bool kAligned>
@@ -89,6 +98,9 @@ HBM_ALWAYS_INLINE ChunkId BestFit::TakeFreeAs(FreeKey key, OrderId order, std::u
     }
   } else {
     index.Erase(key);
+    if (HBM_UNLIKELY(chunks_[id].next == kNoChunk)) {
+      NoteLast(id, key.address() + prefix + request.rounded);
+    }
   }
   if (kAligned && prefix != 0) {
     const ChunkId block = SplitAt(id, prefix);

@@ -128,8 +128,11 @@ void FreeIndex::InsertIntoTree(std::uint32_t bin, FreeKey key) {
     nodes_[leaf].keys[0] = std::min(head, key);
     nodes_[leaf].keys[1] = std::max(head, key);
     bins_[bin] = TreeHead(leaf);
+    AddTo(in_trees_, head);
+    AddTo(in_trees_, key);
     return;
   }
+  AddTo(in_trees_, key);
   NodeId root = head.id();
   if (nodes_[root].count == kFanout) {
     root = SplitRoot(root);
@@ -191,6 +194,7 @@ void FreeIndex::FixUnderfull(Node& parent, std::uint32_t position) {
 }
 
 void FreeIndex::EraseFromTree(std::uint32_t bin, FreeKey key) {
+  TakeFrom(in_trees_, key);
   NodeId root = bins_[bin].id();
   Node* node = &nodes_[root];
   while (node->is_inner) {
@@ -214,7 +218,21 @@ void FreeIndex::EraseFromTree(std::uint32_t bin, FreeKey key) {
   --node->count;
   if (node->count == 1 && node == &nodes_[root]) {
     bins_[bin] = node->keys[0];
+    TakeFrom(in_trees_, bins_[bin]);
     DeleteNode(root);
+  }
+}
+
+void FreeIndex::AddSums(Sums* sums) const {
+  for (std::size_t i = 0; i < sums->size(); ++i) {
+    (*sums)[i].count += in_trees_[i].count;
+    (*sums)[i].units += in_trees_[i].units;
+  }
+  for (std::uint32_t word = 0; word < kWords; ++word) {
+    for (std::uint64_t bits = words_[word]; bits != 0; bits &= bits - 1) {
+      const FreeKey head = bins_[word * 64 + static_cast<std::uint32_t>(__builtin_ctzll(bits))];
+      if (!IsTree(head)) AddTo(*sums, head);
+    }
   }
 }
 

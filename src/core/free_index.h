@@ -17,6 +17,7 @@
 #ifndef HBMALLOC_CORE_FREE_INDEX_H_
 #define HBMALLOC_CORE_FREE_INDEX_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -110,6 +111,29 @@ class FreeIndex {
   // The last key; !key if there is none.
   FreeKey Largest() const;
 
+  // How many keys there are, and of how many units of 256 bytes, by powers of two:
+  // sums[i] is of those of at least 2^i units and less than twice that.
+  struct Sum {
+    std::uint64_t count = 0;
+    std::uint64_t units = 0;
+  };
+  using Sums = std::array<Sum, 40>;
+  // Adds them to `sums`. Takes time proportional to the bins, whatever the keys.
+  void AddSums(Sums* sums) const;
+
+  // Calls visit(key) for each key, largest first, until it returns false.
+  template <typename Visit>
+  void VisitDescending(Visit visit) const {
+    for (std::uint32_t word = kWords; word-- > 0;) {
+      for (std::uint64_t bits = words_[word]; bits != 0;) {
+        const auto top = 63 - static_cast<std::uint32_t>(__builtin_clzll(bits));
+        bits &= ~(std::uint64_t{1} << top);
+        const FreeKey head = bins_[word * 64 + top];
+        if (!(IsTree(head) ? VisitTreeDescending(head.id(), visit) : visit(head))) return;
+      }
+    }
+  }
+
   std::size_t size() const { return count_; }
   bool empty() const { return count_ == 0; }
   // Bytes of memory that are in use for this index.
@@ -196,6 +220,28 @@ class FreeIndex {
     return IsTree(head) ? FirstInTree(head.id()) : head;
   }
 
+  template <typename Visit>
+  bool VisitTreeDescending(NodeId id, Visit& visit) const {
+    const Node& node = nodes_[id];
+    for (std::uint32_t i = node.count; i-- > 0;) {
+      if (!(node.is_inner ? VisitTreeDescending(node.keys[i].id(), visit) : visit(node.keys[i]))) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  static void AddTo(Sums& sums, FreeKey key) {
+    Sum& sum = sums[63 - static_cast<std::uint32_t>(__builtin_clzll(key.units()))];
+    ++sum.count;
+    sum.units += key.units();
+  }
+  static void TakeFrom(Sums& sums, FreeKey key) {
+    Sum& sum = sums[63 - static_cast<std::uint32_t>(__builtin_clzll(key.units()))];
+    --sum.count;
+    sum.units -= key.units();
+  }
+
   bool GrowNodes(std::uint32_t count);
   NodeId NewNode(bool is_inner);
   void DeleteNode(NodeId id);
@@ -213,6 +259,7 @@ class FreeIndex {
   std::size_t count_ = 0;
   std::uint64_t words_[kWords] = {};
   FreeKey bins_[kBins];
+  Sums in_trees_;  // of the keys that lie in trees: the others are seen in bins_
   PagedArray<Node> nodes_;
   NodeId free_nodes_ = 0;          // a list
   std::uint32_t num_nodes_ = 1;    // ever in use at once; node 0 is none

@@ -42,6 +42,7 @@ std::string ToString(const Stats& stats) {
   line("num_frees", stats.num_frees);
   line("num_failures", stats.num_failures);
   line("num_regions", stats.num_regions);
+  line("highest_used_bytes", stats.highest_used_bytes);
   line("pending_bytes", stats.pending_bytes);
   line("num_waits", stats.num_waits);
   line("wait_nanoseconds", stats.wait_nanoseconds);

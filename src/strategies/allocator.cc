@@ -191,6 +191,14 @@ Fragmentation Allocator::GetFragmentation() const {
   }
   figures.utilization = ratio(stats.bytes_in_use, stats.pool_bytes);
   figures.peak_utilization = ratio(stats.peak_bytes_in_use, stats.peak_pool_bytes);
+  figures.height_over_load = ratio(stats.highest_used_bytes, stats.peak_requested_bytes);
+  return figures;
+}
+
+Figures Allocator::GetFigures() const {
+  Figures figures;
+  figures.device = GetFragmentation();
+  DoGetFigures(&figures);
   return figures;
 }
 

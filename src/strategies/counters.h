@@ -11,6 +11,7 @@
 #define HBMALLOC_STRATEGIES_COUNTERS_H_
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include "hbmalloc/stats.h"
@@ -27,9 +28,20 @@ struct BlockCounters {
   std::int64_t requested = 0;
   std::int64_t peak_requested = 0;
 
+  // By the power of two at or below the chunk's size. These add up to `allocs`
+  // (since the start), `frees` and `in_use`.
+  struct Bin {
+    std::int64_t live = 0;
+    std::int64_t bytes = 0;
+  };
+  std::array<Bin, 64> bins{};
+
   void Allocated(std::uint64_t chunk_bytes, std::uint64_t requested_bytes) {
     const auto chunk = static_cast<std::int64_t>(chunk_bytes);
     ++allocs;
+    Bin& bin = BinOf(chunk_bytes);
+    ++bin.live;
+    bin.bytes += chunk;
     in_use += chunk;
     requested += static_cast<std::int64_t>(requested_bytes);
     peak_in_use = std::max(peak_in_use, in_use);
@@ -37,8 +49,12 @@ struct BlockCounters {
     largest = std::max(largest, chunk);
   }
   void Freed(std::uint64_t chunk_bytes, std::uint64_t requested_bytes) {
+    const auto chunk = static_cast<std::int64_t>(chunk_bytes);
     ++frees;
-    in_use -= static_cast<std::int64_t>(chunk_bytes);
+    Bin& bin = BinOf(chunk_bytes);
+    --bin.live;
+    bin.bytes -= chunk;
+    in_use -= chunk;
     requested -= static_cast<std::int64_t>(requested_bytes);
   }
   void ResetPeaks() {
@@ -55,6 +71,24 @@ struct BlockCounters {
     stats.largest_alloc_size = largest;
     stats.requested_bytes = requested;
     stats.peak_requested_bytes = peak_requested;
+  }
+  // What is live, for figures by size; see Figures::bins.
+  void AddTo(Figures& figures) const {
+    figures.bins.resize(kSizeBins);
+    for (std::size_t i = 0; i < kSizeBins; ++i) {
+      figures.bins[i].min_bytes = std::int64_t{256} << i;
+    }
+    for (std::size_t i = 0; i < bins.size(); ++i) {
+      SizeBin& bin = figures.bins[std::clamp<std::size_t>(i, 8, kSizeBins + 7) - 8];
+      bin.live_chunks += bins[i].live;
+      bin.live_bytes += bins[i].bytes;
+    }
+  }
+
+ private:
+  // Requires a size over 0.
+  Bin& BinOf(std::uint64_t bytes) {
+    return bins[63 ^ static_cast<unsigned>(__builtin_clzll(bytes))];
   }
 };
 

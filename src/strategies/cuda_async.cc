@@ -228,6 +228,11 @@ Stats CudaAsync::DoGetStats() const {
   return stats;
 }
 
+void CudaAsync::DoGetFigures(Figures* figures) const {
+  core::MutexLock lock(mutex_);
+  counters_.AddTo(*figures);
+}
+
 void CudaAsync::DoResetPeakStats() {
   pool_->ResetPeak().IgnoreError();
   core::MutexLock lock(mutex_);

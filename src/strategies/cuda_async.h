@@ -47,6 +47,7 @@ class CudaAsync final : public Allocator {
   absl::Status DoRecordUse(void* ptr, StreamRef stream) override;
   absl::StatusOr<BlockInfo> DoDescribe(const void* ptr) const override;
   Stats DoGetStats() const override;
+  void DoGetFigures(Figures* figures) const override;
   void DoResetPeakStats() override;
   Snapshot DoTakeSnapshot() const override;
   absl::StatusOr<TrimResult> DoTrim(const TrimOptions& options) override;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "observe/log.h"
 #include "policy/text.h"
+#include "strategies/free_sums.h"
 
 namespace hbm::strategies {
 namespace {
@@ -489,6 +490,16 @@ Stats Elastic::DoGetStats() const {
   stats.driver_calls = static_cast<std::int64_t>(use.calls);
   stats.driver_nanoseconds = static_cast<std::int64_t>(use.nanoseconds);
   return stats;
+}
+
+void Elastic::DoGetFigures(Figures* figures) const {
+  core::FreeIndex::Sums sums{};
+  {
+    core::MutexLock lock(mutex_);
+    counters_.AddTo(*figures);
+    for (const BackedSpace& space : spaces_) space.AddFreeSums(&sums);
+  }
+  AddFreeSums(sums, figures);
 }
 
 void Elastic::DoResetPeakStats() {

@@ -241,6 +241,11 @@ Stats Platform::DoGetStats() const {
   return stats;
 }
 
+void Platform::DoGetFigures(Figures* figures) const {
+  core::MutexLock lock(mutex_);
+  counters_.AddTo(*figures);
+}
+
 void Platform::DoResetPeakStats() {
   core::MutexLock lock(mutex_);
   counters_.ResetPeaks();

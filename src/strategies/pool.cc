@@ -10,6 +10,7 @@
 #include "core/compiler.h"
 #include "observe/log.h"
 #include "policy/text.h"
+#include "strategies/free_sums.h"
 #include "strategies/thread_cache.h"
 
 namespace hbm::strategies {
@@ -59,6 +60,27 @@ std::uint64_t FirstRegionBytes(const StrategyContext& context) {
   if (*context.policy.preallocate) return RoundToChunk(context.limit.start_bytes);
   const std::uint64_t growth = context.policy.growth;
   return RoundToChunk(std::min<std::uint64_t>(context.limit.bytes, growth));
+}
+
+// Free chunks that are looked at to find the largest of each region.
+constexpr int kMostLooks = 4096;
+
+RegionFigures FiguresOf(const core::BestFit::Region& region, std::uint64_t largest_free) {
+  RegionFigures figures;
+  figures.address = region.address;
+  figures.bytes = static_cast<std::int64_t>(region.bytes);
+  figures.in_use_bytes = static_cast<std::int64_t>(region.live_bytes);
+  figures.free_bytes = figures.bytes - figures.in_use_bytes;
+  figures.largest_free_bytes =
+      std::min(static_cast<std::int64_t>(largest_free), figures.free_bytes);
+  figures.highest_used_bytes = static_cast<std::int64_t>(region.highest - region.address);
+  figures.utilization =
+      static_cast<double>(figures.in_use_bytes) / static_cast<double>(figures.bytes);
+  if (figures.free_bytes > 0) {
+    figures.external = 1.0 - static_cast<double>(figures.largest_free_bytes) /
+                                 static_cast<double>(figures.free_bytes);
+  }
+  return figures;
 }
 
 Policy Effective(const StrategyContext& context) {
@@ -525,6 +547,9 @@ Stats Pool::DoGetStats() const {
     stats.pool_bytes = static_cast<std::int64_t>(pool_bytes_);
     stats.peak_pool_bytes = static_cast<std::int64_t>(peak_pool_bytes_);
     stats.num_regions = static_cast<std::int64_t>(fit_.regions().size());
+    for (const core::BestFit::Region& region : fit_.regions()) {
+      stats.highest_used_bytes += static_cast<std::int64_t>(region.highest - region.address);
+    }
     if (order_ != nullptr) {
       stats.num_waits = order_->waits_locked();
       stats.wait_nanoseconds = order_->wait_nanoseconds_locked();
@@ -538,9 +563,32 @@ Stats Pool::DoGetStats() const {
   return stats;
 }
 
+void Pool::DoGetFigures(Figures* figures) const {
+  core::FreeIndex::Sums sums{};
+  std::vector<core::BestFit::Region> regions;
+  std::vector<std::uint64_t> largest;
+  {
+    core::MutexLock lock(mutex_);
+    counters_.AddTo(*figures);
+    fit_.AddFreeSums(&sums);
+    regions = fit_.regions();
+    largest.resize(regions.size());
+    if (!regions.empty()) fit_.FindLargestInRegions(kMostLooks, &largest);
+    // With one region the device's count says it all.
+    if (regions.size() == 1) {
+      regions.front().live_bytes = static_cast<std::uint64_t>(counters_.in_use);
+    }
+  }
+  AddFreeSums(sums, figures);
+  for (std::size_t i = 0; i < regions.size(); ++i) {
+    figures->regions.push_back(FiguresOf(regions[i], largest[i]));
+  }
+}
+
 void Pool::DoResetPeakStats() {
   core::MutexLock lock(mutex_);
   counters_.ResetPeaks();
+  fit_.ResetHeights();
   peak_pool_bytes_ = pool_bytes_;
 }
 

@@ -503,6 +503,11 @@ class ThreadCached final : public Allocator {
   }
 
   Stats DoGetStats() const override { return shared_->GetStats(); }
+  void DoGetFigures(Figures* figures) const override {
+    Figures pool = shared_->pool().GetFigures();
+    figures->regions = std::move(pool.regions);
+    figures->bins = std::move(pool.bins);
+  }
   void DoResetPeakStats() override { shared_->ResetPeaks(); }
 
   Snapshot DoTakeSnapshot() const override {
