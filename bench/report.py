@@ -1,0 +1,447 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Every trace through every strategy and every peer: one table, one JSON file, one plot.
+
+    bench/report.py --build=build/release                 into build/report
+    bench/report.py --build=build/release --gpu=RESULTS   with what a GPU machine measured
+    bench/report.py --docs                                also into docs/benchmarks.md
+
+hbmalloc's strategies run by hbm-replay on sim, the peers that need no GPU by their own
+programs, in turn, round after round. --gpu names a folder that bench/peers/run_gpu.sh has
+filled, or a gpu.json of an earlier report: its times are of another machine and stand in
+tables and a plot of their own.
+
+Figures, for each trace and allocator:
+  time      nanoseconds per event (an allocate or a free), warm: median over the rounds, and range
+  first     the cold pass
+  pool/live most bytes held from the device over most bytes live; left out where the allocator
+            takes whatever it is given at the start
+  mean      the same of the integrals over the trace's time
+  needs     smallest device, on a 2 MiB grid, in which every request is met, over most bytes live
+  driver    what the cost model charges for the driver calls of one cold pass, over the trace
+The plot sets host time plus driver time per event against pool/live (needs/live for those that
+take what they are given), as geometric means over the recorded traces.
+"""
+
+import argparse
+import datetime
+import glob
+import json
+import math
+import os
+import sys
+
+import measure
+import plot
+
+# Name in the tables, policy, whether it takes its whole capacity at the start.
+STRATEGIES = [
+    ("bfc", "bfc:memory_fraction=1", True),
+    ("on_demand", "on_demand:memory_fraction=1", False),
+    ("platform", "platform:memory_fraction=1", False),
+    ("elastic slack=0", "elastic:memory_fraction=1,slack=0", False),
+    ("elastic", "elastic:memory_fraction=1", False),
+    ("elastic slack=0.25", "elastic:memory_fraction=1,slack=0.25", False),
+    ("elastic slack=inf", "elastic:memory_fraction=1,slack=inf", False),
+]
+# Name in the tables, program, flags, takes its capacity, whose driver calls it makes.
+PEERS = [
+    ("original BFC", "tensorflow_bfc_peer", [], True, "bfc"),
+    ("original BFC, growth", "tensorflow_bfc_peer", ["--growth"], False, "on_demand"),
+    ("OffsetAllocator", "offset_allocator_peer", [], True, "bfc"),
+]
+# File that run_gpu.sh writes -> name in the tables, takes its capacity.
+GPU_PEERS = {
+    "pytorch": ("PyTorch", False), "pytorch_expandable": ("PyTorch, expandable segments", False),
+    "cuda_malloc_async": ("cudaMallocAsync", False), "rmm_pool": ("RMM pool", False),
+    "rmm_arena": ("RMM arena", True), "tensorflow_bfc": ("original BFC", True),
+    "tensorflow_bfc_growth": ("original BFC, growth", False), "offset_allocator": ("OffsetAllocator", True),
+}
+CAPACITY = 24 * measure.GIB
+GROWTH_CAPACITY = 40 * measure.GIB  # doubling regions take more than the blocks need
+BEGIN, END = "<!-- report: begin -->", "<!-- report: end -->"
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default=os.path.join(measure.ROOT, "build", "release"),
+                        help="folder, or several with commas, in which the programs are built")
+    parser.add_argument("--traces", help="names, with commas between (all)")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each program (5)")
+    parser.add_argument("--passes", type=int, default=7, help="passes over the trace in one turn (7)")
+    parser.add_argument("--no-needs", action="store_true", help="leave out the search for the smallest device")
+    parser.add_argument("--gpu", help="folder, or file, of results from a machine with a GPU")
+    parser.add_argument("--out", default=os.path.join(measure.ROOT, "build", "report"), help="folder for the report")
+    parser.add_argument("--docs", action="store_true", help="also renew docs/benchmarks.md and docs/benchmarks/")
+    return parser.parse_args()
+
+
+# ------------------------------------------------------------------ measuring
+
+
+def recorded(trace):
+    """Traces of real programs: those that the summary and the plot speak of."""
+    return not trace.startswith("random_") and trace != "edges"
+
+
+def capacity_of(takes_all, trace, capacities, growth):
+    return capacities.get((trace, "on_demand" if growth else "bfc"),
+                          GROWTH_CAPACITY if growth and not takes_all else CAPACITY)
+
+
+class Allocator:
+    """One line of the tables: how to run it on a trace, and what came out."""
+
+    def __init__(self, name, family, takes_all, command, needs_command, driver_of=None):
+        self.name, self.family, self.takes_all = name, family, takes_all
+        self.command, self.needs_command, self.driver_of = command, needs_command, driver_of
+        self.runs = {}  # trace -> rows
+        self.needs = {}  # trace -> ratio
+        self.problem = None
+
+
+def strategy_allocators(programs, args, capacities):
+    replay = programs.get("hbm-replay")
+    if replay is None:
+        print("hbm-replay is not built: hbmalloc's own strategies are left out", file=sys.stderr)
+        return []
+    made = []
+    for name, policy, takes_all in STRATEGIES:
+        base = [replay, f"--strategy={policy}", "--device=sim", "--format=json", "--allow-failures"]
+
+        def command(path, base=base, takes_all=takes_all):
+            size = capacity_of(takes_all, measure.trace_name(path), capacities, not takes_all)
+            return [*base, f"--capacity={size}", f"--repeat={args.passes}", path]
+
+        def needs_command(path, base=base):
+            return [*base, "--repeat=1", "--find-capacity", path]
+
+        made.append(Allocator(name, "hbmalloc", takes_all, command, needs_command))
+    return made
+
+
+def peer_allocators(programs, args, capacities):
+    made = []
+    for name, program, flags, takes_all, driver_of in PEERS:
+        path = programs.get(program)
+        if path is None:
+            print(f"{program} is not built: {name} is left out (bench/peers/README.md)", file=sys.stderr)
+            continue
+
+        def command(trace, path=path, flags=flags, takes_all=takes_all):
+            size = capacity_of(takes_all, measure.trace_name(trace), capacities, not takes_all)
+            return [path, *flags, f"--capacity={size}", f"--passes={args.passes}", trace]
+
+        def needs_command(trace, path=path, flags=flags):
+            return [path, *flags, "--passes=1", "--no-memory", "--find-capacity", trace]
+
+        made.append(Allocator(name, "peer", takes_all, command, needs_command, driver_of))
+    return made
+
+
+def run_once(allocator, path):
+    try:
+        row = measure.run_json(allocator.command(path))[0]
+        allocator.runs.setdefault(measure.trace_name(path), []).append(row)
+    except (RuntimeError, IndexError) as error:
+        allocator.problem = str(error)
+        print(f"{allocator.name}: {error}", file=sys.stderr)
+
+
+def find_needs(allocator, path):
+    try:
+        row = measure.run_json(allocator.needs_command(path))[0]
+        allocator.needs[measure.trace_name(path)] = row.get("needs_over_live")
+    except (RuntimeError, IndexError) as error:
+        print(f"{allocator.name}, smallest device: {error}", file=sys.stderr)
+
+
+def measure_all(allocators, traces, args):
+    for path in traces:
+        print(f"{measure.trace_name(path)} ...", file=sys.stderr)
+        for _ in range(args.rounds):
+            for allocator in allocators:
+                if allocator.problem is None:
+                    run_once(allocator, path)
+        if not args.no_needs:
+            for allocator in allocators:
+                if allocator.problem is None:
+                    find_needs(allocator, path)
+
+
+def summarize(allocator, trace):
+    """The figures of one trace and allocator, over its rounds."""
+    rows = allocator.runs[trace]
+    last = rows[-1]
+    warm = measure.spread([r["warm_ns_per_event"] for r in rows])
+    return {
+        "allocator": allocator.name, "family": allocator.family, "trace": trace, "events": last["events"],
+        "rounds": len(rows), "failures": last["failures"], "takes_all": allocator.takes_all,
+        "warm_ns_per_event": warm[0], "warm_ns_per_event_min": warm[1], "warm_ns_per_event_max": warm[2],
+        "first_ns_per_event": measure.median([r["first_ns_per_event"] for r in rows]),
+        "pool_over_live": None if allocator.takes_all else last.get("pool_over_live"),
+        "mean_pool_over_live": None if allocator.takes_all else last.get("mean_pool_over_live"),
+        "needs_over_live": allocator.needs.get(trace),
+        "driver_us": last.get("driver_us"), "driver_calls": last.get("driver_calls"),
+    }
+
+
+def share_driver_time(results, allocators):
+    """The original makes the same requests of the device as the strategy of its kind."""
+    by_key = {(r["allocator"], r["trace"]): r for r in results}
+    for allocator in allocators:
+        for trace in allocator.runs:
+            twin = by_key.get((allocator.driver_of, trace))
+            if twin is not None:
+                by_key[allocator.name, trace].update(driver_us=twin["driver_us"], driver_calls=twin["driver_calls"])
+
+
+# -------------------------------------------------------------------- the GPU
+
+
+def gpu_row(name, family, takes_all, row):
+    return {
+        "allocator": name, "family": family, "trace": row["trace"], "events": row["events"],
+        "failures": row["failures"], "takes_all": takes_all, "passes": row.get("passes"),
+        "warm_ns_per_event": row["warm_ns_per_event"],
+        "warm_ns_per_event_min": row.get("warm_ns_per_event_min"),
+        "warm_ns_per_event_max": row.get("warm_ns_per_event_max"),
+        "first_ns_per_event": row["first_ns_per_event"],
+        "pool_over_live": None if takes_all else row.get("pool_over_live"),
+        "mean_pool_over_live": None if takes_all else row.get("mean_pool_over_live"),
+        "needs_over_live": row.get("needs_over_live"),
+        # The clock saw the driver at work: nothing is to be added.
+        "driver_us": None, "driver_calls": row.get("driver_calls"),
+    }
+
+
+def own_name(row):
+    """hbm-replay's or hbmalloc_peer's name for a strategy, as in the tables."""
+    text = str(row.get("strategy") or row.get("peer", "")).removeprefix("hbmalloc ")
+    fields = [f for f in text.partition(":")[2].split(",") if f and not f.startswith(("memory_", "reserve"))]
+    return " ".join([text.partition(":")[0], *fields])
+
+
+def read_gpu_file(path, results, threads):
+    peer = os.path.splitext(os.path.basename(path))[0]
+    with open(path, encoding="utf-8") as file:
+        rows = json.load(file)
+    if not isinstance(rows, list):
+        return
+    for row in rows:
+        name, takes_all = GPU_PEERS.get(peer, (own_name(row), own_name(row).startswith("bfc")))
+        family = "peer" if peer in GPU_PEERS else "hbmalloc"
+        if "threads" in row:
+            threads.append({"allocator": name, "family": family, **row})
+        elif "warm_ns_per_event" in row:
+            results.append(gpu_row(name, family, takes_all, row))
+
+
+def read_gpu(source):
+    """{"machine", "results", "threads"} from a folder of run_gpu.sh's, or from a gpu.json."""
+    if os.path.isfile(source):
+        with open(source, encoding="utf-8") as file:
+            return json.load(file)
+    machine, results, threads = {}, [], []
+    for path in sorted(glob.glob(os.path.join(source, "*.json"))):
+        if os.path.basename(path) == "environment.json":
+            with open(path, encoding="utf-8") as file:
+                machine = json.load(file)
+            continue
+        try:
+            read_gpu_file(path, results, threads)
+        except (ValueError, KeyError) as error:
+            print(f"{path} is left out: {error!r}", file=sys.stderr)
+    return {"machine": machine, "results": results, "threads": threads}
+
+
+# -------------------------------------------------------------------- showing
+
+
+def geometric_mean(values):
+    return math.exp(sum(math.log(v) for v in values) / len(values))
+
+
+def memory_of(row):
+    return row["needs_over_live"] if row["takes_all"] else row["pool_over_live"]
+
+
+def time_of(row):
+    return row["warm_ns_per_event"] + (row["driver_us"] or 0) * 1000 / row["events"]
+
+
+def names_in_order(results):
+    return list(dict.fromkeys(r["allocator"] for r in results))
+
+
+def plot_points(results):
+    """One point for each allocator that has figures for every recorded trace."""
+    traces = {r["trace"] for r in results if recorded(r["trace"])}
+    points, left_out = [], []
+    for name in names_in_order(results):
+        rows = [r for r in results if r["allocator"] == name and r["trace"] in traces]
+        if {r["trace"] for r in rows} == traces and all(memory_of(r) for r in rows) and rows:
+            points.append(plot.Point(name, geometric_mean([time_of(r) for r in rows]),
+                                     geometric_mean([memory_of(r) for r in rows]), rows[0]["family"]))
+        else:
+            left_out.append(name)
+    return points, left_out
+
+
+def number(value, digits=3):
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def driver_cell(row):
+    if row["driver_us"] is None:
+        return "-"
+    return f"{row['driver_us'] / 1000:.2f} ms" if row["driver_us"] >= 100 else f"{row['driver_us']:.0f} µs"
+
+
+def time_cell(row):
+    text = f"{row['warm_ns_per_event']:.1f}"
+    if row["warm_ns_per_event_min"] is not None:
+        text += f" ({row['warm_ns_per_event_min']:.1f}-{row['warm_ns_per_event_max']:.1f})"
+    return text
+
+
+def table(results, trace):
+    lines = [f"**{trace}**, {next(r['events'] for r in results if r['trace'] == trace):,} events\n",
+             "| allocator | ns per event, warm (range) | first pass | pool/live | mean pool/live | needs/live | driver |",
+             "|---|---|---|---|---|---|---|"]
+    for row in (r for r in results if r["trace"] == trace):
+        name = row["allocator"] + (f" ({row['failures']} failures)" if row["failures"] else "")
+        lines.append(f"| {name} | {time_cell(row)} | {row['first_ns_per_event']:.0f} | {number(row['pool_over_live'])} "
+                     f"| {number(row['mean_pool_over_live'], 2)} | {number(row['needs_over_live'])} | {driver_cell(row)} |")
+    return "\n".join(lines) + "\n"
+
+
+def summary_table(results):
+    traces = {r["trace"] for r in results if recorded(r["trace"])}
+    lines = ["| allocator | ns per event, warm | with driver | pool/live | needs/live |", "|---|---|---|---|---|"]
+    for name in names_in_order(results):
+        rows = [r for r in results if r["allocator"] == name and r["trace"] in traces]
+        if {r["trace"] for r in rows} != traces:
+            continue
+
+        def mean(field, rows=rows, digits=3):
+            values = [r[field] for r in rows]
+            return "-" if any(v is None for v in values) else f"{geometric_mean(values):.{digits}f}"
+
+        lines.append(f"| {name} | {mean('warm_ns_per_event', digits=1)} | {geometric_mean([time_of(r) for r in rows]):.1f} "
+                     f"| {mean('pool_over_live')} | {mean('needs_over_live')} |")
+    return "\n".join(lines) + "\n"
+
+
+def threads_table(threads):
+    lines = ["| allocator | threads | million operations a second (range) |", "|---|---|---|"]
+    for row in threads:
+        low, high = row["operations_per_second_min"] / 1e6, row["operations_per_second_max"] / 1e6
+        lines.append(f"| {row['allocator']} | {row['threads']} | {row['operations_per_second'] / 1e6:.2f} "
+                     f"({low:.2f}-{high:.2f}) |")
+    return "\n".join(lines) + "\n"
+
+
+def machine_lines(machine):
+    return "\n".join(f"- {key}: {value}" for key, value in machine.items()) + "\n"
+
+
+def draw(points, title, stem, out):
+    """The plot as SVG and PNG; the names of the files that were written."""
+    if len(points) < 2:
+        return []
+    svg = os.path.join(out, f"{stem}.svg")
+    with open(svg, "w", encoding="utf-8") as file:
+        file.write(plot.scatter(points, title, "host and driver time per event (log scale)",
+                                "memory held over live bytes (log scale of what is above 1)"))
+    way = plot.to_png(svg, os.path.join(out, f"{stem}.png"))
+    if way is None:
+        print("no PNG: install rsvg-convert, inkscape, ImageMagick or the Python package cairosvg", file=sys.stderr)
+        return [f"{stem}.svg"]
+    return [f"{stem}.svg", f"{stem}.png"]
+
+
+def section(heading, report, stem, out):
+    """Markdown of one machine's figures, with its plot."""
+    results = report["results"]
+    points, left_out = plot_points(results)
+    files = draw(points, f"Memory against time, {heading}", stem, out)
+    text = [f"### {heading[0].upper()}{heading[1:]}\n", machine_lines(report["machine"])]
+    if report.get("command"):
+        text.append(f"Measured on {report['date']} by `{report['command']}`.\n")
+    if files:
+        text.append(f"![Memory against time]({{folder}}{files[0]})\n")
+    if left_out and files:
+        text.append(f"Not in the plot, for want of a figure on some recorded trace: {', '.join(left_out)}.\n")
+    text.append("Geometric means over the recorded traces (`random_*` and `edges` left out):\n")
+    text.append(summary_table(results))
+    if report.get("threads"):
+        text += ["Threads, each replacing blocks of its own:\n", threads_table(report["threads"])]
+    text.append("<details><summary>Every trace</summary>\n")
+    text += [table(results, trace) for trace in dict.fromkeys(r["trace"] for r in results)]
+    text.append("</details>\n")
+    return "\n".join(text), files
+
+
+def write_json(path, value):
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1)
+        file.write("\n")
+
+
+def renew_docs(markdown, out, files):
+    """Puts the report between the marks of docs/benchmarks.md."""
+    page = os.path.join(measure.ROOT, "docs", "benchmarks.md")
+    folder = os.path.join(measure.ROOT, "docs", "benchmarks")
+    with open(page, encoding="utf-8") as file:
+        text = file.read()
+    head, begin, rest = text.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        sys.exit(f"{page} lacks {BEGIN} or {END}")
+    os.makedirs(folder, exist_ok=True)
+    for name in files:
+        with open(os.path.join(out, name), "rb") as source, open(os.path.join(folder, name), "wb") as target:
+            target.write(source.read())
+    with open(page, "w", encoding="utf-8") as file:
+        file.write(f"{head}{BEGIN}\n\n{markdown.replace('{folder}', 'benchmarks/')}\n{END}{tail}")
+
+
+def measure_here(args):
+    programs = measure.Programs(args.build.split(","))
+    capacities = measure.golden_capacities()
+    allocators = strategy_allocators(programs, args, capacities) + peer_allocators(programs, args, capacities)
+    if not allocators:
+        sys.exit(f"no program to run under {args.build}")
+    measure_all(allocators, measure.all_traces(args.traces), args)
+    results = [summarize(a, measure.trace_name(path)) for path in measure.all_traces(args.traces)
+               for a in allocators if measure.trace_name(path) in a.runs]
+    share_driver_time(results, allocators)
+    return {"machine": measure.machine(), "date": datetime.date.today().isoformat(),
+            "command": " ".join(["bench/report.py", *(os.path.relpath(a) if os.path.exists(a) else a for a in sys.argv[1:])]),
+            "rounds": args.rounds, "passes": args.passes, "results": results}, any(a.problem for a in allocators)
+
+
+def main():
+    args = arguments()
+    os.makedirs(args.out, exist_ok=True)
+    report, problems = measure_here(args)
+    write_json(os.path.join(args.out, "report.json"), report)
+    markdown, files = section("this machine, device sim", report, "memory_against_time", args.out)
+    files.append("report.json")
+    if args.gpu:
+        gpu = read_gpu(args.gpu)
+        write_json(os.path.join(args.out, "gpu.json"), gpu)
+        more, gpu_files = section("a machine with a GPU", gpu, "memory_against_time_gpu", args.out)
+        markdown += "\n" + more
+        files += [*gpu_files, "gpu.json"]
+    with open(os.path.join(args.out, "report.md"), "w", encoding="utf-8") as file:
+        file.write(markdown.replace("{folder}", ""))
+    if args.docs:
+        renew_docs(markdown, args.out, files)
+    print(f"wrote {', '.join(sorted([*files, 'report.md']))} to {args.out}")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
