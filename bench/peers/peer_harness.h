@@ -30,6 +30,8 @@
 #ifndef HBMALLOC_BENCH_PEERS_PEER_HARNESS_H_
 #define HBMALLOC_BENCH_PEERS_PEER_HARNESS_H_
 
+#include <time.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -268,6 +270,13 @@ inline uint64_t NowNs() {
                                    .count());
 }
 
+// The processor time of this thread: what other programs take does not count.
+inline uint64_t ThreadCpuNs() {
+  timespec now = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
+}
+
 inline double Median(std::vector<double> values) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
@@ -319,6 +328,7 @@ struct Result {
   double create_ns = 0;
   double first_ns = 0;          // per event
   std::vector<double> warm_ns;  // per event, one per warm pass
+  std::vector<double> warm_cpu_ns;
   uint64_t failures = 0;
   uint64_t peak_pool_bytes = 0;
   double mean_pool_over_live = 0;
@@ -337,15 +347,18 @@ void TimePasses(const Trace& trace, const Options& options, const Factory<Peer>&
   result->create_ns = static_cast<double>(NowNs() - start);
   Replay<Peer> replay(peer.get(), trace);
   for (int pass = 0; pass < options.passes; ++pass) {
+    const uint64_t cpu_start = ThreadCpuNs();
     start = NowNs();
     const uint64_t failures = replay.Pass([](size_t) {});
     const double ns = static_cast<double>(NowNs() - start) / events;
+    const double cpu_ns = static_cast<double>(ThreadCpuNs() - cpu_start) / events;
     replay.FreeLeftLive();
     if (pass == 0) {
       result->first_ns = ns;
       result->failures = failures;
     } else {
       result->warm_ns.push_back(ns);
+      result->warm_cpu_ns.push_back(cpu_ns);
     }
   }
 }
@@ -523,6 +536,12 @@ inline std::string ToJson(const std::string& name, const Trace& trace, const Opt
       r.first_ns, Median(warm), *std::min_element(warm.begin(), warm.end()),
       *std::max_element(warm.begin(), warm.end()), r.failures, trace.peak_live_bytes);
   std::string json(text, static_cast<size_t>(n));
+  if (!r.warm_cpu_ns.empty()) {
+    n = std::snprintf(
+        text, sizeof text, ", \"warm_cpu_ns_per_event\": %.2f, \"warm_cpu_ns_per_event_min\": %.2f",
+        Median(r.warm_cpu_ns), *std::min_element(r.warm_cpu_ns.begin(), r.warm_cpu_ns.end()));
+    json.append(text, static_cast<size_t>(n));
+  }
   if (options.memory) {
     n = std::snprintf(text, sizeof text,
                       ", \"peak_pool_bytes\": %" PRIu64
