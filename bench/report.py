@@ -4,21 +4,23 @@
 
     bench/report.py --build=build/release                 into build/report
     bench/report.py --build=build/release --gpu=RESULTS   with what a GPU machine measured
-    bench/report.py --docs                                also into docs/benchmarks.md
+    bench/report.py --reuse --docs                        docs/benchmarks.md from figures that exist
 
-hbmalloc's strategies run by hbm-replay on sim, the peers that need no GPU by their own
-programs, in turn, round after round. --gpu names a folder that bench/peers/run_gpu.sh has
-filled, or a gpu.json of an earlier report: its times are of another machine and stand in
-tables and a plot of their own.
+Memory and driver time of hbmalloc's strategies are hbm-replay's, on sim; times of all are by
+one loop, that of the peers' programs (hbmalloc_peer for the strategies), in turn, round after
+round. --gpu names folders that bench/peers/run_gpu.sh has filled, with commas between, or a
+gpu.json of an earlier report: its times are of another machine and stand in tables and a plot
+of their own.
 
 Figures, for each trace and allocator:
-  time      nanoseconds per event (an allocate or a free), warm: median over the rounds, and range
-  first     the cold pass
+  time      nanoseconds of processor time per event (an allocate or a free), warm: median over
+            the rounds, and the range of their medians. On a GPU wall time, the driver's in it
+  first     the cold pass, wall time
   pool/live most bytes held from the device over most bytes live; left out where the allocator
             takes whatever it is given at the start
   mean      the same of the integrals over the trace's time
   needs     smallest device, on a 2 MiB grid, in which every request is met, over most bytes live
-  driver    what the cost model charges for the driver calls of one cold pass, over the trace
+  driver    what the cost model charges for the driver calls of one cold pass
 The plot sets host time plus driver time per event against pool/live (needs/live for those that
 take what they are given), as geometric means over the recorded traces.
 """
@@ -54,8 +56,9 @@ PEERS = [
 GPU_PEERS = {
     "pytorch": ("PyTorch", False), "pytorch_expandable": ("PyTorch, expandable segments", False),
     "cuda_malloc_async": ("cudaMallocAsync", False), "rmm_pool": ("RMM pool", False),
-    "rmm_arena": ("RMM arena", True), "tensorflow_bfc": ("original BFC", True),
-    "tensorflow_bfc_growth": ("original BFC, growth", False), "offset_allocator": ("OffsetAllocator", True),
+    "rmm_arena": ("RMM arena", True), "tensorflow_bfc": ("original BFC, no GPU", True),
+    "tensorflow_bfc_growth": ("original BFC, growth, no GPU", False),
+    "offset_allocator": ("OffsetAllocator, no GPU", True),
 }
 CAPACITY = 24 * measure.GIB
 GROWTH_CAPACITY = 40 * measure.GIB  # doubling regions take more than the blocks need
@@ -67,10 +70,11 @@ def arguments():
     parser.add_argument("--build", default=os.path.join(measure.ROOT, "build", "release"),
                         help="folder, or several with commas, in which the programs are built")
     parser.add_argument("--traces", help="names, with commas between (all)")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each program (5)")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each program (3)")
     parser.add_argument("--passes", type=int, default=7, help="passes over the trace in one turn (7)")
     parser.add_argument("--no-needs", action="store_true", help="leave out the search for the smallest device")
-    parser.add_argument("--gpu", help="folder, or file, of results from a machine with a GPU")
+    parser.add_argument("--gpu", help="folders, or one file, of results from a machine with a GPU")
+    parser.add_argument("--reuse", action="store_true", help="measure nothing: take report.json (and gpu.json) of --out")
     parser.add_argument("--out", default=os.path.join(measure.ROOT, "build", "report"), help="folder for the report")
     parser.add_argument("--docs", action="store_true", help="also renew docs/benchmarks.md and docs/benchmarks/")
     return parser.parse_args()
@@ -90,33 +94,51 @@ def capacity_of(takes_all, trace, capacities, growth):
 
 
 class Allocator:
-    """One line of the tables: how to run it on a trace, and what came out."""
+    """One line of the tables: how to run it on a trace, and what came out. `time` and `memory`
+    make a command of a trace's path; what the second prints is not timed."""
 
-    def __init__(self, name, family, takes_all, command, needs_command, driver_of=None):
+    def __init__(self, name, family, takes_all, time, memory, driver_of=None):
         self.name, self.family, self.takes_all = name, family, takes_all
-        self.command, self.needs_command, self.driver_of = command, needs_command, driver_of
-        self.runs = {}  # trace -> rows
-        self.needs = {}  # trace -> ratio
+        self.time, self.memory, self.driver_of = time, memory, driver_of
+        self.runs = {}  # trace -> rows, one of each round
+        self.held = {}  # trace -> row of the memory figures
         self.problem = None
+
+    def run(self, path, command, store):
+        if self.problem is not None:
+            return
+        try:
+            store(measure.trace_name(path), measure.run_json(command(path))[0])
+        except (RuntimeError, IndexError) as error:
+            self.problem = str(error)
+            print(f"{self.name}: {error}", file=sys.stderr)
+
+    def run_timed(self, path):
+        self.run(path, self.time, lambda trace, row: self.runs.setdefault(trace, []).append(row))
+
+    def run_memory(self, path):
+        self.run(path, self.memory, self.held.__setitem__)
 
 
 def strategy_allocators(programs, args, capacities):
-    replay = programs.get("hbm-replay")
-    if replay is None:
-        print("hbm-replay is not built: hbmalloc's own strategies are left out", file=sys.stderr)
+    replay, peer = programs.get("hbm-replay"), programs.get("hbmalloc_peer")
+    if replay is None or peer is None:
+        print("hbm-replay or hbmalloc_peer is not built: hbmalloc's own strategies are left out", file=sys.stderr)
         return []
     made = []
     for name, policy, takes_all in STRATEGIES:
-        base = [replay, f"--strategy={policy}", "--device=sim", "--format=json", "--allow-failures"]
 
-        def command(path, base=base, takes_all=takes_all):
+        def time(path, policy=policy, takes_all=takes_all):
             size = capacity_of(takes_all, measure.trace_name(path), capacities, not takes_all)
-            return [*base, f"--capacity={size}", f"--repeat={args.passes}", path]
+            return [peer, f"--policy={policy}", f"--capacity={size}", f"--passes={args.passes}", "--no-memory", path]
 
-        def needs_command(path, base=base):
-            return [*base, "--repeat=1", "--find-capacity", path]
+        def memory(path, policy=policy, takes_all=takes_all):
+            size = capacity_of(takes_all, measure.trace_name(path), capacities, not takes_all)
+            needs = [] if args.no_needs else ["--find-capacity"]
+            return [replay, f"--strategy={policy}", "--device=sim", f"--capacity={size}", "--format=json",
+                    "--allow-failures", "--repeat=1", *needs, path]
 
-        made.append(Allocator(name, "hbmalloc", takes_all, command, needs_command))
+        made.append(Allocator(name, "hbmalloc", takes_all, time, memory))
     return made
 
 
@@ -128,32 +150,17 @@ def peer_allocators(programs, args, capacities):
             print(f"{program} is not built: {name} is left out (bench/peers/README.md)", file=sys.stderr)
             continue
 
-        def command(trace, path=path, flags=flags, takes_all=takes_all):
+        def time(trace, path=path, flags=flags, takes_all=takes_all):
             size = capacity_of(takes_all, measure.trace_name(trace), capacities, not takes_all)
-            return [path, *flags, f"--capacity={size}", f"--passes={args.passes}", trace]
+            return [path, *flags, f"--capacity={size}", f"--passes={args.passes}", "--no-memory", trace]
 
-        def needs_command(trace, path=path, flags=flags):
-            return [path, *flags, "--passes=1", "--no-memory", "--find-capacity", trace]
+        def memory(trace, path=path, flags=flags, takes_all=takes_all):
+            size = capacity_of(takes_all, measure.trace_name(trace), capacities, not takes_all)
+            needs = [] if args.no_needs else ["--find-capacity"]
+            return [path, *flags, f"--capacity={size}", "--passes=1", *needs, trace]
 
-        made.append(Allocator(name, "peer", takes_all, command, needs_command, driver_of))
+        made.append(Allocator(name, "peer", takes_all, time, memory, driver_of))
     return made
-
-
-def run_once(allocator, path):
-    try:
-        row = measure.run_json(allocator.command(path))[0]
-        allocator.runs.setdefault(measure.trace_name(path), []).append(row)
-    except (RuntimeError, IndexError) as error:
-        allocator.problem = str(error)
-        print(f"{allocator.name}: {error}", file=sys.stderr)
-
-
-def find_needs(allocator, path):
-    try:
-        row = measure.run_json(allocator.needs_command(path))[0]
-        allocator.needs[measure.trace_name(path)] = row.get("needs_over_live")
-    except (RuntimeError, IndexError) as error:
-        print(f"{allocator.name}, smallest device: {error}", file=sys.stderr)
 
 
 def measure_all(allocators, traces, args):
@@ -161,28 +168,24 @@ def measure_all(allocators, traces, args):
         print(f"{measure.trace_name(path)} ...", file=sys.stderr)
         for _ in range(args.rounds):
             for allocator in allocators:
-                if allocator.problem is None:
-                    run_once(allocator, path)
-        if not args.no_needs:
-            for allocator in allocators:
-                if allocator.problem is None:
-                    find_needs(allocator, path)
+                allocator.run_timed(path)
+        for allocator in allocators:
+            allocator.run_memory(path)
 
 
 def summarize(allocator, trace):
     """The figures of one trace and allocator, over its rounds."""
-    rows = allocator.runs[trace]
-    last = rows[-1]
-    warm = measure.spread([r["warm_ns_per_event"] for r in rows])
+    rows, held = allocator.runs[trace], allocator.held.get(trace, {})
+    warm = measure.spread([r["warm_cpu_ns_per_event"] for r in rows])
     return {
-        "allocator": allocator.name, "family": allocator.family, "trace": trace, "events": last["events"],
-        "rounds": len(rows), "failures": last["failures"], "takes_all": allocator.takes_all,
+        "allocator": allocator.name, "family": allocator.family, "trace": trace, "events": rows[-1]["events"],
+        "runs": len(rows), "failures": rows[-1]["failures"], "takes_all": allocator.takes_all,
         "warm_ns_per_event": warm[0], "warm_ns_per_event_min": warm[1], "warm_ns_per_event_max": warm[2],
         "first_ns_per_event": measure.median([r["first_ns_per_event"] for r in rows]),
-        "pool_over_live": None if allocator.takes_all else last.get("pool_over_live"),
-        "mean_pool_over_live": None if allocator.takes_all else last.get("mean_pool_over_live"),
-        "needs_over_live": allocator.needs.get(trace),
-        "driver_us": last.get("driver_us"), "driver_calls": last.get("driver_calls"),
+        "pool_over_live": None if allocator.takes_all else held.get("pool_over_live"),
+        "mean_pool_over_live": None if allocator.takes_all else held.get("mean_pool_over_live"),
+        "needs_over_live": held.get("needs_over_live"),
+        "driver_us": held.get("driver_us"), "driver_calls": held.get("driver_calls"),
     }
 
 
@@ -199,22 +202,6 @@ def share_driver_time(results, allocators):
 # -------------------------------------------------------------------- the GPU
 
 
-def gpu_row(name, family, takes_all, row):
-    return {
-        "allocator": name, "family": family, "trace": row["trace"], "events": row["events"],
-        "failures": row["failures"], "takes_all": takes_all, "passes": row.get("passes"),
-        "warm_ns_per_event": row["warm_ns_per_event"],
-        "warm_ns_per_event_min": row.get("warm_ns_per_event_min"),
-        "warm_ns_per_event_max": row.get("warm_ns_per_event_max"),
-        "first_ns_per_event": row["first_ns_per_event"],
-        "pool_over_live": None if takes_all else row.get("pool_over_live"),
-        "mean_pool_over_live": None if takes_all else row.get("mean_pool_over_live"),
-        "needs_over_live": row.get("needs_over_live"),
-        # The clock saw the driver at work: nothing is to be added.
-        "driver_us": None, "driver_calls": row.get("driver_calls"),
-    }
-
-
 def own_name(row):
     """hbm-replay's or hbmalloc_peer's name for a strategy, as in the tables."""
     text = str(row.get("strategy") or row.get("peer", "")).removeprefix("hbmalloc ")
@@ -222,37 +209,72 @@ def own_name(row):
     return " ".join([text.partition(":")[0], *fields])
 
 
-def read_gpu_file(path, results, threads):
-    peer = os.path.splitext(os.path.basename(path))[0]
-    with open(path, encoding="utf-8") as file:
-        rows = json.load(file)
-    if not isinstance(rows, list):
-        return
-    for row in rows:
-        name, takes_all = GPU_PEERS.get(peer, (own_name(row), own_name(row).startswith("bfc")))
-        family = "peer" if peer in GPU_PEERS else "hbmalloc"
-        if "threads" in row:
-            threads.append({"allocator": name, "family": family, **row})
-        elif "warm_ns_per_event" in row:
-            results.append(gpu_row(name, family, takes_all, row))
+class GpuResults:
+    """What run_gpu.sh wrote: PEER.RUN.json, PEER.needs.json, PEER.threads.json."""
+
+    def __init__(self):
+        self.machine, self.threads = {}, []
+        self.runs = {}  # (name, trace) -> rows, one of each run
+        self.needs = {}  # (name, trace) -> ratio
+        self.of_name = {}  # name -> (family, takes_all)
+
+    def read_folder(self, folder):
+        for path in sorted(glob.glob(os.path.join(folder, "*.json"))):
+            try:
+                with open(path, encoding="utf-8") as file:
+                    content = json.load(file)
+                if os.path.basename(path) == "environment.json":
+                    self.machine.update(content)
+                elif isinstance(content, list):
+                    self._read_rows(*os.path.basename(path).split(".")[:2], content)
+            except (ValueError, KeyError) as error:
+                print(f"{path} is left out: {error!r}", file=sys.stderr)
+
+    def _read_rows(self, peer, run, rows):
+        for row in rows:
+            name, takes_all = GPU_PEERS.get(peer, (own_name(row), own_name(row).startswith("bfc")))
+            if peer == "hbmalloc":
+                name += ", no GPU"
+            family = "peer" if peer in GPU_PEERS else "hbmalloc"
+            if "threads" in row:
+                self.threads.append({"allocator": name.removesuffix(", no GPU"), "family": family, **row})
+            elif run == "needs":
+                self.needs[name, row["trace"]] = row.get("needs_over_live")
+            elif row.get("warm_ns_per_event") is not None:
+                self.of_name[name] = (family, takes_all)
+                self.runs.setdefault((name, row["trace"]), []).append(row)
+
+    def _summarize(self, name, trace):
+        rows, (family, takes_all) = self.runs[name, trace], self.of_name[name]
+        warm = measure.spread([r["warm_ns_per_event"] for r in rows])
+        held = next((r for r in rows if "pool_over_live" in r), {})
+        return {
+            "allocator": name, "family": family, "trace": trace, "events": rows[0]["events"], "runs": len(rows),
+            "failures": rows[0]["failures"], "takes_all": takes_all,
+            "warm_ns_per_event": warm[0], "warm_ns_per_event_min": warm[1], "warm_ns_per_event_max": warm[2],
+            "first_ns_per_event": measure.median([r["first_ns_per_event"] for r in rows]),
+            "pool_over_live": None if takes_all else held.get("pool_over_live"),
+            "mean_pool_over_live": None if takes_all else held.get("mean_pool_over_live"),
+            "needs_over_live": self.needs.get((name, trace)),
+            # The clock saw the driver at work: nothing is to be added.
+            "driver_us": None, "driver_calls": held.get("driver_calls"),
+        }
+
+    def report(self):
+        # hbmalloc first; within a family as the files come.
+        keys = sorted(self.runs, key=lambda key: (self.of_name[key[0]][0] != "hbmalloc", "no GPU" in key[0]))
+        return {"machine": self.machine, "results": [self._summarize(*key) for key in keys], "threads": self.threads}
 
 
 def read_gpu(source):
-    """{"machine", "results", "threads"} from a folder of run_gpu.sh's, or from a gpu.json."""
+    """{"machine", "results", "threads"} from folders of run_gpu.sh's, or from a gpu.json."""
     if os.path.isfile(source):
         with open(source, encoding="utf-8") as file:
             return json.load(file)
-    machine, results, threads = {}, [], []
-    for path in sorted(glob.glob(os.path.join(source, "*.json"))):
-        if os.path.basename(path) == "environment.json":
-            with open(path, encoding="utf-8") as file:
-                machine = json.load(file)
-            continue
-        try:
-            read_gpu_file(path, results, threads)
-        except (ValueError, KeyError) as error:
-            print(f"{path} is left out: {error!r}", file=sys.stderr)
-    return {"machine": machine, "results": results, "threads": threads}
+    gathered = GpuResults()
+    for folder in source.split(","):
+        gathered.read_folder(folder)
+    return gathered.report()
 
 
 # -------------------------------------------------------------------- showing
@@ -422,16 +444,22 @@ def measure_here(args):
             "rounds": args.rounds, "passes": args.passes, "results": results}, any(a.problem for a in allocators)
 
 
+def reuse(args):
+    with open(os.path.join(args.out, "report.json"), encoding="utf-8") as file:
+        return json.load(file), False
+
+
 def main():
     args = arguments()
     os.makedirs(args.out, exist_ok=True)
-    report, problems = measure_here(args)
+    report, problems = reuse(args) if args.reuse else measure_here(args)
     write_json(os.path.join(args.out, "report.json"), report)
     markdown, files = section("this machine, device sim", report, "memory_against_time", args.out)
     files.append("report.json")
-    if args.gpu:
-        gpu = read_gpu(args.gpu)
-        write_json(os.path.join(args.out, "gpu.json"), gpu)
+    earlier = os.path.join(args.out, "gpu.json")
+    if args.gpu or (args.reuse and os.path.exists(earlier)):
+        gpu = read_gpu(args.gpu or earlier)
+        write_json(earlier, gpu)
         more, gpu_files = section("a machine with a GPU", gpu, "memory_against_time_gpu", args.out)
         markdown += "\n" + more
         files += [*gpu_files, "gpu.json"]

@@ -4,7 +4,7 @@
 # that are built against there, and the programs built here that need no GPU, with
 # the libraries they load (a 51 MB library of TensorFlow's travels stripped and
 # compressed). The traces come with the source tree.
-#   pack.sh FOLDER BUILD_FOLDER...     (about 25 MB)
+#   pack.sh FOLDER BUILD_FOLDER...     (about 20 MB)
 set -euo pipefail
 if [ $# -lt 2 ]; then
   sed -n '3,7p' "$0"
@@ -28,12 +28,12 @@ for name in tensorflow_bfc_peer offset_allocator_peer hbmalloc_peer hbm-replay; 
   cp "$program" "$folder/bin/"
   ldd "$program" | awk '$3 ~ /^\// {print $1, $3}' | grep -Ev "^($system)" |
     while read -r library path; do
-      [ -e "$folder/lib/$library" ] || [ -e "$folder/lib/$library.gz" ] && continue
+      [ -e "$folder/lib/$library" ] || [ -e "$folder/lib/$library.xz" ] && continue
       cp -L "$path" "$folder/lib/$library"
       chmod u+w "$folder/lib/$library"
       strip --strip-unneeded "$folder/lib/$library" || true
     done || true
 done
 strip "$folder"/bin/* || true
-find "$folder/lib" -type f -size +4M ! -name '*.gz' -exec gzip -f {} +
+find "$folder/lib" -type f -size +4M ! -name '*.xz' -exec xz -f {} +
 du -sh "$folder"
