@@ -33,10 +33,11 @@ class Point:
 
 
 def pareto_front(points):
-    """Those with no other point at most as slow and at most as large, fastest first."""
+    """Those with no other point at most as slow and at most as large, fastest first. A hundredth
+    less of what is above 1 is no less: a search for the smallest device may end that far off."""
     front = []
     for point in sorted(points, key=lambda p: (p.time, p.memory)):
-        if not front or point.memory < front[-1].memory:
+        if not front or point.memory - 1 < 0.99 * (front[-1].memory - 1):
             front.append(point)
     return front
 
@@ -93,7 +94,7 @@ def place_labels(points, axes):
     places = []
     for point in points:
         x, y = axes.x(point.time), axes.y(point.memory)
-        width = len(point.name) * FONT * 0.56
+        width = len(point.name) * FONT * 0.66
         best = None
         for distance in (10, 18, 28, 40, 54, 70, 90, 112):
             for dx, dy in ((1, 0), (0.8, -0.9), (0.8, 0.9), (0, -1), (0, 1), (-0.8, -0.9), (-0.8, 0.9), (-1, 0)):
@@ -163,14 +164,15 @@ def scatter(points, title, time_title, memory_title):
     path = " ".join(f"{axes.x(p.time):.1f},{axes.y(p.memory):.1f}" for p in front)
     out.append(f'<polyline points="{path}" fill="none" stroke="#3c8c4a" stroke-width="2.5" stroke-dasharray="7 4"/>')
     for point, (left, middle, _) in zip(points, place_labels(points, axes)):
-        width = len(point.name) * FONT * 0.56
+        width = len(point.name) * FONT * 0.66
         end = min(max(axes.x(point.time), left), left + width)
         if math.hypot(end - axes.x(point.time), middle - axes.y(point.memory)) > 14:
             out.append(f'<line x1="{axes.x(point.time):.1f}" y1="{axes.y(point.memory):.1f}" x2="{end:.1f}" '
                        f'y2="{middle:.1f}" stroke="#9aa3ab"/>')
         out.append(mark(point, axes))
         weight = ' font-weight="bold"' if point in front else ""
-        out.append(f'<text x="{left:.1f}" y="{middle + FONT * 0.35:.1f}" fill="{COLORS[point.family]}"{weight}>'
+        out.append(f'<text x="{left:.1f}" y="{middle + FONT * 0.35:.1f}" fill="{COLORS[point.family]}"{weight} '
+                   f'paint-order="stroke" stroke="white" stroke-width="4" stroke-linejoin="round">'
                    f'{escape(point.name)}</text>')
     return "\n".join(out + ["</svg>"]) + "\n"
 

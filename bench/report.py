@@ -31,6 +31,7 @@ import glob
 import json
 import math
 import os
+import shutil
 import sys
 
 import measure
@@ -76,7 +77,7 @@ def arguments():
     parser.add_argument("--gpu", help="folders, or one file, of results from a machine with a GPU")
     parser.add_argument("--reuse", action="store_true", help="measure nothing: take report.json (and gpu.json) of --out")
     parser.add_argument("--out", default=os.path.join(measure.ROOT, "build", "report"), help="folder for the report")
-    parser.add_argument("--docs", action="store_true", help="also renew docs/benchmarks.md and docs/benchmarks/")
+    parser.add_argument("--docs", action="store_true", help="also renew docs/benchmarks.md, docs/benchmarks/ and README.md's figures")
     return parser.parse_args()
 
 
@@ -256,14 +257,23 @@ class GpuResults:
             "pool_over_live": None if takes_all else held.get("pool_over_live"),
             "mean_pool_over_live": None if takes_all else held.get("mean_pool_over_live"),
             "needs_over_live": self.needs.get((name, trace)),
-            # The clock saw the driver at work: nothing is to be added.
-            "driver_us": None, "driver_calls": held.get("driver_calls"),
+            # The clock saw the driver at work: nothing is to be added. (On sim it did not.)
+            "driver_us": held.get("driver_us") if held.get("device", "").startswith("sim") else None,
+            "driver_calls": held.get("driver_calls"),
         }
 
     def report(self):
         # hbmalloc first; within a family as the files come.
         keys = sorted(self.runs, key=lambda key: (self.of_name[key[0]][0] != "hbmalloc", "no GPU" in key[0]))
         return {"machine": self.machine, "results": [self._summarize(*key) for key in keys], "threads": self.threads}
+
+
+def share_needs(gpu, results):
+    """Placements, and so the smallest device, do not depend on the machine."""
+    needs = {(r["allocator"], r["trace"]): r["needs_over_live"] for r in results}
+    for row in gpu["results"]:
+        if row["needs_over_live"] is None:
+            row["needs_over_live"] = needs.get((row["allocator"].removesuffix(", no GPU"), row["trace"]))
 
 
 def read_gpu(source):
@@ -411,22 +421,35 @@ def write_json(path, value):
         file.write("\n")
 
 
-def renew_docs(markdown, out, files):
-    """Puts the report between the marks of docs/benchmarks.md."""
-    page = os.path.join(measure.ROOT, "docs", "benchmarks.md")
-    folder = os.path.join(measure.ROOT, "docs", "benchmarks")
-    with open(page, encoding="utf-8") as file:
+def between_marks(page, content):
+    """Puts `content` between the marks of a page."""
+    path = os.path.join(measure.ROOT, page)
+    with open(path, encoding="utf-8") as file:
         text = file.read()
     head, begin, rest = text.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:
         sys.exit(f"{page} lacks {BEGIN} or {END}")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f"{head}{BEGIN}\n\n{content}\n{END}{tail}")
+
+
+def readme_text(results):
+    """The README's figures."""
+    plain = [r for r in results if "slack" not in r["allocator"]]
+    return (summary_table(plain) + "\nGeometric means over recorded traces of training and inference, device `sim`; "
+            "[docs/benchmarks.md](docs/benchmarks.md)\nsays on which machine, and has every trace, more peers and "
+            "the spread.\n")
+
+
+def renew_docs(report, markdown, out, files):
+    """Puts the report into docs/benchmarks.md and its summary into README.md, the pictures beside."""
+    folder = os.path.join(measure.ROOT, "docs", "benchmarks")
     os.makedirs(folder, exist_ok=True)
     for name in files:
-        with open(os.path.join(out, name), "rb") as source, open(os.path.join(folder, name), "wb") as target:
-            target.write(source.read())
-    with open(page, "w", encoding="utf-8") as file:
-        file.write(f"{head}{BEGIN}\n\n{markdown.replace('{folder}', 'benchmarks/')}\n{END}{tail}")
+        shutil.copyfile(os.path.join(out, name), os.path.join(folder, name))
+    between_marks(os.path.join("docs", "benchmarks.md"), markdown.replace("{folder}", "benchmarks/"))
+    between_marks("README.md", readme_text(report["results"]))
 
 
 def measure_here(args):
@@ -459,6 +482,7 @@ def main():
     earlier = os.path.join(args.out, "gpu.json")
     if args.gpu or (args.reuse and os.path.exists(earlier)):
         gpu = read_gpu(args.gpu or earlier)
+        share_needs(gpu, report["results"])
         write_json(earlier, gpu)
         more, gpu_files = section("a machine with a GPU", gpu, "memory_against_time_gpu", args.out)
         markdown += "\n" + more
@@ -466,7 +490,7 @@ def main():
     with open(os.path.join(args.out, "report.md"), "w", encoding="utf-8") as file:
         file.write(markdown.replace("{folder}", ""))
     if args.docs:
-        renew_docs(markdown, args.out, files)
+        renew_docs(report, markdown, args.out, files)
     print(f"wrote {', '.join(sorted([*files, 'report.md']))} to {args.out}")
     return 1 if problems else 0
 
