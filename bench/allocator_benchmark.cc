@@ -70,6 +70,7 @@ void BM_RandomReplace(benchmark::State& state) {
     allocator->Deallocate(block).IgnoreError();
     block = *allocator->Allocate(1 + random() % kMiB / 4);
   }
+  Free(*allocator, blocks);
   state.SetItemsProcessed(state.iterations() * 2);
 }
 BENCHMARK(BM_RandomReplace)->RangeMultiplier(10)->Range(1000, 1'000'000);
@@ -105,6 +106,7 @@ void BM_Alignment(benchmark::State& state) {
     allocator->Deallocate(block).IgnoreError();
     block = *allocator->Allocate(1 + random() % kMiB, options);
   }
+  Free(*allocator, blocks);
   state.SetItemsProcessed(state.iterations() * 2);
 }
 BENCHMARK(BM_Alignment)->RangeMultiplier(16)->Range(256, 2 << 20);
