@@ -421,6 +421,33 @@ absl::Status Pool::DoDeallocate(void* ptr, StreamRef after) {
   return absl::OkStatus();
 }
 
+std::uint32_t Pool::TakeSeveral(std::size_t bytes, std::uint32_t count, Pooled* blocks) {
+  core::BestFit::Request request;
+  request.requested = bytes;
+  request.rounded = RoundToChunk(bytes);
+  if (request.rounded == 0) return 0;
+  core::MutexLock lock(mutex_);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const ChunkId id = fit_.Allocate(request);
+    if (id == kNoChunk) return i;
+    const core::Chunk& chunk = fit_.chunk(id);
+    counters_.Allocated(chunk.size, bytes);
+    blocks[i] = {chunk.address, chunk.size};
+  }
+  return count;
+}
+
+void Pool::FreeSeveral(const std::uint64_t* addresses, std::uint32_t count) {
+  core::MutexLock lock(mutex_);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const ChunkId id = fit_.TakeLive(addresses[i]);
+    if (id == kNoChunk) continue;
+    const core::Chunk& chunk = fit_.chunk(id);
+    counters_.Freed(chunk.size, chunk.requested());
+    fit_.Free(id);
+  }
+}
+
 absl::Status Pool::DeallocateOrdered(void* ptr, StreamRef after) {
   StreamRef last = after;
   core::OrderId order;

@@ -42,6 +42,18 @@ class Pool final : public Allocator {
   // Bytes of host memory that the books take.
   std::size_t BookkeepingBytes() const;
 
+  // For a cache of free blocks in front of the pool: several at once, under one lock.
+  // Not for pools with stream order or quarantine.
+  struct Pooled {
+    std::uint64_t address;
+    std::uint64_t chunk_bytes;
+  };
+  // At most `count` blocks of `bytes` from what is free now; how many there were.
+  std::uint32_t TakeSeveral(std::size_t bytes, std::uint32_t count, Pooled* blocks)
+      HBM_EXCLUDES(mutex_);
+  // Frees blocks of this pool; what is none is passed over.
+  void FreeSeveral(const std::uint64_t* addresses, std::uint32_t count) HBM_EXCLUDES(mutex_);
+
  private:
   void* DoAllocate(const Request& request, AllocError* why) noexcept override;
   absl::Status DoDeallocate(void* ptr, StreamRef after) override;

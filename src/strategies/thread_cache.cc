@@ -10,6 +10,8 @@
 #include "core/compiler.h"
 #include "core/mutex.h"
 #include "core/shared_blocks.h"
+#include "strategies/magazine.h"
+#include "strategies/pool.h"
 
 namespace hbm::strategies {
 namespace {
@@ -17,52 +19,14 @@ namespace {
 using core::SharedBlock;
 using core::SharedUse;
 
-constexpr std::size_t kUnit = 256;
-constexpr std::size_t kMaxCached = std::size_t{1} << 20;
-constexpr std::uint32_t kClasses = 80;
-constexpr std::size_t kMaxDepotBytes = std::size_t{64} << 20;
-
-// One class for each unit up to 16, then eight for each power of two.
-constexpr std::uint32_t ClassOf(std::size_t bytes) {
-  const auto last_unit = static_cast<std::uint32_t>((bytes - 1) / kUnit);
-  const auto shift = static_cast<std::uint32_t>(28 - __builtin_clz(last_unit | 8));
-  return (shift << 3) + (last_unit >> shift);
-}
-constexpr std::size_t ClassBytes(std::uint32_t size_class) {
-  if (size_class < 16) return (size_class + 1) * kUnit;
-  const std::uint32_t shift = (size_class >> 3) - 1;
-  return (std::size_t{(size_class & 7) + 9} << shift) * kUnit;
-}
-static_assert(ClassOf(1) == 0 && ClassBytes(0) == kUnit);
-static_assert(ClassOf(16 * kUnit + 1) == 16 && ClassBytes(16) == 18 * kUnit);
-static_assert(ClassOf(kMaxCached) == kClasses - 1 && ClassBytes(kClasses - 1) == kMaxCached);
-
-constexpr std::uint32_t MagazineSize(std::uint32_t size_class) {
-  const std::size_t blocks = (std::size_t{256} << 10) / ClassBytes(size_class);
-  return static_cast<std::uint32_t>(std::clamp<std::size_t>(blocks, 2, 32));
-}
+// The depot's share of each thread, and of few threads.
+constexpr std::size_t kDepotBytesPerThread = std::size_t{16} << 20;
+constexpr std::size_t kLeastDepotBytes = std::size_t{64} << 20;
 
 std::uint64_t AddressOf(const void* ptr) { return reinterpret_cast<std::uintptr_t>(ptr); }
 void* PointerTo(std::uint64_t address) {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
-
-struct Chain {
-  SharedBlock* head = nullptr;
-  std::uint32_t length = 0;
-
-  void Push(SharedBlock* block) {
-    block->next = head;
-    head = block;
-    ++length;
-  }
-  SharedBlock* Pop() {
-    SharedBlock* const block = head;
-    head = block->next;
-    --length;
-    return block;
-  }
-};
 
 // Written by one thread at a time, read by any.
 class Count {
@@ -94,12 +58,13 @@ struct alignas(64) ThreadCache {
   Count live_requested;  // negative for a thread that frees others' blocks
   Count live_bytes;
   Count largest;
+  Count fills;  // since it last looked at all threads' counts
 };
 
 // What outlives the allocator as long as threads may still end.
 class Shared {
  public:
-  explicit Shared(std::unique_ptr<Allocator> pool) : pool_(std::move(pool)) {}
+  explicit Shared(std::unique_ptr<Pool> pool) : pool_(std::move(pool)) {}
 
   Allocator& pool() { return *pool_; }
   const Allocator& pool() const { return *pool_; }
@@ -113,21 +78,23 @@ class Shared {
       idle_.pop_back();
       return cache;
     }
+    ++num_caches_;
     return caches_.emplace_back(std::make_unique<ThreadCache>()).get();
   }
 
-  // A thread ends: its blocks go back, and its cache to the next new thread.
+  // A thread ends: its blocks are for others now, and its cache for the next new
+  // thread.
   void Retire(ThreadCache* cache) {
     core::MutexLock lock(mutex_);
     if (pool_ == nullptr) return;
-    DrainCache(*cache);
+    for (const Chain& chain : TakeAll(*cache)) Spill(chain, chain.head->size_class);
     idle_.push_back(cache);
   }
 
   // The allocator ends.
   void Close() {
     Drain();
-    std::unique_ptr<Allocator> pool;  // ends after the lock: it may warn
+    std::unique_ptr<Pool> pool;  // ends after the lock: it may warn
     core::MutexLock lock(mutex_);
     pool = std::move(pool_);
   }
@@ -148,23 +115,26 @@ class Shared {
     return any;
   }
 
-  // A full magazine, from the depot or else from the pool; empty if there is none.
-  Chain Fill(std::uint32_t size_class) {
+  // A magazine for a thread, from the depot or else from the pool; empty if there is
+  // nothing.
+  Chain Fill(ThreadCache& cache, std::uint32_t size_class) {
     Chain chain = depot_[size_class].Take(&depot_bytes_, ClassBytes(size_class));
     const std::uint32_t wanted = (MagazineSize(size_class) + 1) / 2;
-    while (chain.length < wanted) {
-      SharedBlock* const block = FromPool(size_class);
-      if (block == nullptr) break;
-      chain.Push(block);
+    if (chain.length < wanted) TakeFromPool(size_class, wanted - chain.length, &chain);
+    cache.fills.Add(1);
+    if (cache.fills.Get() >= num_caches_.load(std::memory_order_relaxed)) {
+      cache.fills.Set(0);
+      NotePeak();
     }
-    NotePeak();
     return chain;
   }
 
   void Spill(Chain chain, std::uint32_t size_class) {
     if (chain.length == 0) return;
     const std::size_t bytes = chain.length * ClassBytes(size_class);
-    if (depot_bytes_.load(std::memory_order_relaxed) + bytes > kMaxDepotBytes) {
+    const std::size_t most =
+        std::max(kLeastDepotBytes, kDepotBytesPerThread * static_cast<std::size_t>(num_caches_));
+    if (depot_bytes_.load(std::memory_order_relaxed) + bytes > most) {
       GiveBack(chain);
     } else {
       depot_[size_class].Put(chain, &depot_bytes_, ClassBytes(size_class));
@@ -241,55 +211,87 @@ class Shared {
     }
   };
 
-  SharedBlock* FromPool(std::uint32_t size_class) {
+  // Adds at most `count` blocks to the chain.
+  void TakeFromPool(std::uint32_t size_class, std::uint32_t count, Chain* chain)
+      HBM_EXCLUDES(return_mutex_) {
+    if (TakeWhatIsFree(size_class, count, chain) != 0) return;
+    // The pool may grow, which must not be waited for under a lock; so what it gave
+    // then goes back first.
     AllocError why;
     void* const ptr = pool_->TryAllocate(ClassBytes(size_class), {}, &why);
-    if (ptr == nullptr) {
-      CountVain();
-      return nullptr;
-    }
-    SharedBlock* const block = blocks_.Add(AddressOf(ptr));
-    if (block == nullptr) {  // too many different addresses
-      pool_->Deallocate(ptr).IgnoreError();
-      ++fetched_;
-      ++returned_;
-      return nullptr;
-    }
-    const absl::StatusOr<BlockInfo> info = pool_->Describe(ptr);
-    block->size_class = size_class;
-    block->chunk_bytes = info.ok() ? info->chunk_bytes : ClassBytes(size_class);
+    if (ptr == nullptr) return CountVain();
     ++fetched_;
-    held_bytes_ += static_cast<std::int64_t>(block->chunk_bytes);
-    held_requested_ += static_cast<std::int64_t>(ClassBytes(size_class));
-    block->use.store(SharedUse::kCached, std::memory_order_release);
-    return block;
+    ++returned_;
+    pool_->Deallocate(ptr).IgnoreError();
+    TakeWhatIsFree(size_class, count, chain);
+  }
+
+  // The same without a call of the driver; how many.
+  std::uint32_t TakeWhatIsFree(std::uint32_t size_class, std::uint32_t count, Chain* chain)
+      HBM_EXCLUDES(return_mutex_) {
+    std::array<Pool::Pooled, kMostBlocks> taken;
+    std::uint32_t kept = 0;
+    std::int64_t bytes = 0;
+    // Until the cache says that a block is its own, a caller's second free of it would
+    // succeed in the pool.
+    core::MutexLock lock(return_mutex_);
+    const std::uint32_t got = pool_->TakeSeveral(ClassBytes(size_class), count, taken.data());
+    for (std::uint32_t i = 0; i < got; ++i) {
+      SharedBlock* const block = blocks_.Add(taken[i].address);
+      if (block == nullptr) {  // too many different addresses
+        pool_->FreeSeveral(&taken[i].address, 1);
+        continue;
+      }
+      ++kept;
+      bytes += static_cast<std::int64_t>(taken[i].chunk_bytes);
+      block->size_class = size_class;
+      block->chunk_bytes = taken[i].chunk_bytes;
+      block->use.store(SharedUse::kCached, std::memory_order_release);
+      chain->Push(block);
+    }
+    fetched_ += got;
+    returned_ += got - kept;
+    held_bytes_ += bytes;
+    held_requested_ += static_cast<std::int64_t>(kept * ClassBytes(size_class));
+    return kept;
   }
 
   void GiveBack(Chain chain) HBM_EXCLUDES(return_mutex_) {
+    std::array<std::uint64_t, kMostBlocks> addresses;
     while (chain.length != 0) {
-      SharedBlock* const block = chain.Pop();
-      ++returned_;
-      held_bytes_ -= static_cast<std::int64_t>(block->chunk_bytes);
-      held_requested_ -= static_cast<std::int64_t>(ClassBytes(block->size_class));
-      const std::uint64_t address = block->address.load(std::memory_order_relaxed);
-      // Both at once: between them a second free of the block would find it gone from
+      std::uint32_t count = 0;
+      std::int64_t bytes = 0;
+      std::int64_t requested = 0;
+      // Both at once: between them a second free of a block would find it gone from
       // the cache and still live in the pool, and succeed.
       core::MutexLock lock(return_mutex_);
-      block->use.store(SharedUse::kGone, std::memory_order_release);
-      pool_->Deallocate(PointerTo(address)).IgnoreError();
+      for (; count < kMostBlocks && chain.length != 0; ++count) {
+        SharedBlock* const block = chain.Pop();
+        addresses[count] = block->address.load(std::memory_order_relaxed);
+        bytes += static_cast<std::int64_t>(block->chunk_bytes);
+        requested += static_cast<std::int64_t>(ClassBytes(block->size_class));
+        block->use.store(SharedUse::kGone, std::memory_order_release);
+      }
+      returned_ += count;
+      held_bytes_ -= bytes;
+      held_requested_ -= requested;
+      pool_->FreeSeveral(addresses.data(), count);
     }
   }
 
-  bool DrainCache(ThreadCache& cache) {
+  static std::vector<Chain> TakeAll(ThreadCache& cache) {
     std::vector<Chain> chains;
-    {
-      core::MutexLock lock(cache.lock);
-      for (ThreadCache::Magazines& magazines : cache.magazines) {
-        for (Chain* chain : {&magazines.loaded, &magazines.spare}) {
-          if (chain->length != 0) chains.push_back(std::exchange(*chain, Chain{}));
-        }
+    core::MutexLock lock(cache.lock);
+    for (ThreadCache::Magazines& magazines : cache.magazines) {
+      for (Chain* chain : {&magazines.loaded, &magazines.spare}) {
+        if (chain->length != 0) chains.push_back(std::exchange(*chain, Chain{}));
       }
     }
+    return chains;
+  }
+
+  bool DrainCache(ThreadCache& cache) {
+    const std::vector<Chain> chains = TakeAll(cache);
     for (const Chain& chain : chains) GiveBack(chain);
     return !chains.empty();
   }
@@ -315,7 +317,7 @@ class Shared {
 
   void NotePeak() { GetStats(); }
 
-  std::unique_ptr<Allocator> pool_;
+  std::unique_ptr<Pool> pool_;
   core::SharedBlocks blocks_;
   const std::uint64_t id_ = ++last_id_;
   std::array<Depot, kClasses> depot_;
@@ -325,6 +327,7 @@ class Shared {
   std::atomic<std::int64_t> held_bytes_{0};
   std::atomic<std::int64_t> held_requested_{0};
   std::atomic<std::int64_t> vain_{0};
+  std::atomic<std::int64_t> num_caches_{0};
   ThreadCache common_;
 
   core::Mutex return_mutex_;  // what is given back is gone from both books, or from neither
@@ -382,7 +385,7 @@ CachesOfThread::~CachesOfThread() {
 
 class ThreadCached final : public Allocator {
  public:
-  ThreadCached(std::unique_ptr<Allocator> pool, std::shared_ptr<MemorySource> source)
+  ThreadCached(std::unique_ptr<Pool> pool, std::shared_ptr<MemorySource> source)
       : Allocator(pool->policy()),
         source_(std::move(source)),
         shared_(std::make_shared<Shared>(std::move(pool))) {}
@@ -396,7 +399,7 @@ class ThreadCached final : public Allocator {
     const std::uint32_t size_class = ClassOf(request.bytes);
     ThreadCache& cache = Mine();
     if (void* const block = Pop(cache, size_class, request)) return block;
-    const Chain chain = shared_->Fill(size_class);
+    const Chain chain = shared_->Fill(cache, size_class);
     if (chain.length == 0) return Direct(request, why);
     Chain left_over;
     {
@@ -542,7 +545,7 @@ class ThreadCached final : public Allocator {
 
 }  // namespace
 
-std::unique_ptr<Allocator> MakeThreadCached(std::unique_ptr<Allocator> pool,
+std::unique_ptr<Allocator> MakeThreadCached(std::unique_ptr<Pool> pool,
                                             std::shared_ptr<MemorySource> source) {
   return std::make_unique<ThreadCached>(std::move(pool), std::move(source));
 }
