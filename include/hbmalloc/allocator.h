@@ -25,13 +25,19 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "hbmalloc/device.h"
+#include "hbmalloc/event.h"
 #include "hbmalloc/memory_source.h"
+#include "hbmalloc/out_of_memory.h"
 #include "hbmalloc/policy.h"
 #include "hbmalloc/stats.h"
 #include "hbmalloc/stream.h"
 #include "hbmalloc/tag.h"
 
 namespace hbm {
+
+namespace internal {
+class Observation;
+}
 
 // The largest alignment that can be asked for, in bytes.
 inline constexpr std::size_t kMaxAlignment = std::size_t{2} << 20;
@@ -52,17 +58,6 @@ struct AllocateOptions {
   // always so.
   bool contiguous = false;
 };
-
-// Why a request found no memory.
-enum class OomCause {
-  kNone,           // not an out-of-memory error
-  kLimit,          // the policy's limit
-  kFragmentation,  // enough is free, but not in one piece
-  kPending,        // freed blocks are held back by streams
-  kOtherProcess,   // others on the device hold it
-  kDevice,         // the device has no more
-};
-std::string_view ToString(OomCause cause);
 
 // What TryAllocate says of a failure, without building text.
 struct AllocError {
@@ -171,6 +166,12 @@ class Allocator {
   // new memory waits until the pool is under the limit again.
   absl::Status SetMemoryLimit(std::size_t bytes);
 
+  // Replace what is called when a request finds no memory, and after every event; null
+  // is none. A call that is under way in another thread may still end after this
+  // returns. An event callback makes every call several times slower.
+  void SetLowMemoryCallback(LowMemoryCallback callback);
+  void SetEventCallback(EventCallback callback);
+
   // The effective policy: every optional field set, after clamping.
   const Policy& policy() const { return policy_; }
 
@@ -214,6 +215,15 @@ class Allocator {
     return absl::UnavailableError("the strategy does not ask its device");
   }
 
+  // The same three for an allocator that is watched: see strategies/observation.h.
+  absl::StatusOr<void*> AllocateWatched(std::size_t bytes, const AllocateOptions& options);
+  void* TryAllocateWatched(std::size_t bytes, const AllocateOptions& options,
+                           AllocError* why) noexcept;
+  absl::Status DeallocateWatched(void* ptr, StreamRef after);
+  bool is_watched() const { return __builtin_expect(watched_.load(std::memory_order_relaxed), 0); }
+  bool TryAgainAfterCallback(std::size_t bytes, const AllocateOptions& options, AllocError* why,
+                             void** block);
+
   void* Attempt(std::size_t bytes, const AllocateOptions& options, bool may_wait,
                 AllocError* why) noexcept;
   absl::StatusOr<void*> AllocateSlow(std::size_t bytes, const AllocateOptions& options,
@@ -227,6 +237,9 @@ class Allocator {
   struct Waiting;
   Policy policy_;
   std::atomic<int> waiters_{0};
+  std::atomic<bool> watched_{false};  // beside waiters_: one cache line for both
+  std::unique_ptr<internal::Observation> observation_;
+  friend class internal::Observation;
   std::unique_ptr<Waiting> waiting_;
 };
 
@@ -253,19 +266,25 @@ inline void* Allocator::Attempt(std::size_t bytes, const AllocateOptions& option
 inline void* Allocator::TryAllocate(std::size_t bytes, const AllocateOptions& options,
                                     AllocError* why) noexcept {
   AllocError unused;
-  return Attempt(bytes, options, false, why != nullptr ? why : &unused);
+  if (why == nullptr) why = &unused;
+  if (is_watched()) return TryAllocateWatched(bytes, AllocateOptions(options), why);
+  return Attempt(bytes, options, false, why);
 }
 
 inline absl::StatusOr<void*> Allocator::Allocate(std::size_t bytes,
                                                  const AllocateOptions& options) {
+  // Copies, so that the options' own address goes nowhere and the compiler knows them
+  // still after reading the flag.
+  if (is_watched()) return AllocateWatched(bytes, AllocateOptions(options));
   AllocError why;
   void* const block = Attempt(bytes, options, true, &why);
   if (block != nullptr || why.code == absl::StatusCode::kOk) return block;
-  return AllocateSlow(bytes, options, why);
+  return AllocateSlow(bytes, AllocateOptions(options), why);
 }
 
 inline absl::Status Allocator::Deallocate(void* ptr, StreamRef after) {
   if (ptr == nullptr) return absl::OkStatus();
+  if (is_watched()) return DeallocateWatched(ptr, after);
   absl::Status status = DoDeallocate(ptr, after);
   if (!status.ok()) return FailedDeallocation(ptr, std::move(status));
   NotifyFreed();
@@ -286,9 +305,6 @@ absl::StatusOr<std::unique_ptr<Allocator>> MakeAllocator(const Policy& policy,
 // source's total.
 absl::StatusOr<std::unique_ptr<Allocator>> MakeAllocator(const Policy& policy,
                                                          std::shared_ptr<MemorySource> source);
-
-// Why an Allocate failed; kNone for any status that is not out of memory.
-OomCause GetOomCause(const absl::Status& status);
 
 }  // namespace hbm
 

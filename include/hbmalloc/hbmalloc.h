@@ -8,8 +8,10 @@
 
 #include "hbmalloc/allocator.h"
 #include "hbmalloc/device.h"
+#include "hbmalloc/event.h"
 #include "hbmalloc/log.h"
 #include "hbmalloc/memory_source.h"
+#include "hbmalloc/out_of_memory.h"
 #include "hbmalloc/policy.h"
 #include "hbmalloc/stats.h"
 #include "hbmalloc/stream.h"

@@ -133,6 +133,17 @@ struct Policy {
   // Bytes of freed blocks that are held back before reuse, so that frees of freed
   // pointers are caught for longer. Default 0. Range 0 to 1 TiB. For debugging.
   std::size_t quarantine = 0;
+
+  // A file into which every allocation and free is recorded, in RMM's CSV format
+  // with columns of our own at the end; gzip if the name ends in .gz. "%p" in it
+  // becomes the process's number. Allocators of one process may share a file.
+  // Default none. No commas, no control characters, no blanks at either end.
+  std::string trace;
+
+  // Keep the time integrals of pool and live bytes, for
+  // Fragmentation::mean_pool_over_live, at the price of reading a clock and the
+  // statistics at every allocation and free. Default false.
+  bool means = false;
 };
 
 // Reads "STRATEGY", "STRATEGY:field=value,..." or "field=value,...". Sizes take

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -76,6 +77,10 @@ struct Fragmentation {
   // was live at once. Dynamic storage allocation calls the two makespan and load;
   // over 1 is what placement lost. 0 where highest_used_bytes is.
   double height_over_load = 0;
+  // Integral of pool bytes over time / that of requested bytes, since the allocator
+  // was made. Kept only with the policy's means=true; unset otherwise, and while
+  // nothing was live for any time. Peaks say nothing of what is held between them.
+  std::optional<double> mean_pool_over_live;
 };
 
 // Chunks of similar size: from min_bytes to below twice that. XLA's bins, which end

@@ -81,6 +81,8 @@ std::vector<Field> MakeFields() {
       Make<&Policy::peers, Ordinals>("peers"),
       Make<&Policy::thread_cache, Switch>("thread_cache"),
       Make<&Policy::quarantine, Bytes<0, kTiB>>("quarantine"),
+      Make<&Policy::trace, FileName>("trace"),
+      Make<&Policy::means, Switch>("means"),
   };
 }
 

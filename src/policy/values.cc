@@ -14,6 +14,22 @@ constexpr int kMaxOrdinal = 1023;
 
 }  // namespace
 
+absl::StatusOr<FileName::Value> FileName::Parse(std::string_view text) {
+  text = Trim(text);
+  if (absl::EqualsIgnoreCase(View(text), "none")) return Value();
+  return Value(text);
+}
+
+// What could not be read back from a policy's text is refused. A file called "none"
+// can be named ./none.
+bool FileName::Contains(const Value& value) {
+  if (value.size() > 4096 || Trim(value) != std::string_view(value)) return false;
+  for (const char c : value) {
+    if (c == ',' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f) return false;
+  }
+  return !absl::EqualsIgnoreCase(value, "none");
+}
+
 absl::StatusOr<Ordinals::Value> Ordinals::Parse(std::string_view text) {
   Value ordinals;
   if (absl::EqualsIgnoreCase(View(Trim(text)), "none")) return ordinals;

@@ -101,6 +101,18 @@ struct Fraction {
   static std::string_view Unit() { return "a share of memory"; }
 };
 
+// A file's name; empty, printed as "none", is none.
+struct FileName {
+  using Value = std::string;
+  static absl::StatusOr<Value> Parse(std::string_view text);
+  static std::string Print(const Value& value) { return value.empty() ? "none" : value; }
+  static bool Contains(const Value& value);
+  static std::string Allowed() {
+    return "a file's name of at most 4096 bytes, without commas and control characters";
+  }
+  static std::string_view Unit() { return "a file"; }
+};
+
 // Ordinals of devices, separated by semicolons.
 struct Ordinals {
   using Value = std::vector<int>;

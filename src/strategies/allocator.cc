@@ -8,50 +8,21 @@
 #include <condition_variable>
 #include <utility>
 
-#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/mutex.h"
+#include "observe/oom_details.h"
 #include "observe/oom_report.h"
 #include "policy/pool_limit.h"
+#include "strategies/observation.h"
 #include "strategies/registry.h"
 
 namespace hbm {
 namespace {
 
-constexpr char kCausePayload[] = "hbmalloc/oom_cause";
-
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
 }  // namespace
-
-std::string_view ToString(OomCause cause) {
-  switch (cause) {
-    case OomCause::kNone:
-      return "none";
-    case OomCause::kLimit:
-      return "limit";
-    case OomCause::kFragmentation:
-      return "fragmentation";
-    case OomCause::kPending:
-      return "pending";
-    case OomCause::kOtherProcess:
-      return "other_process";
-    case OomCause::kDevice:
-      return "device";
-  }
-  return "unknown";
-}
-
-OomCause GetOomCause(const absl::Status& status) {
-  const absl::optional<absl::Cord> payload = status.GetPayload(kCausePayload);
-  if (!payload.has_value()) return OomCause::kNone;
-  for (OomCause cause : {OomCause::kLimit, OomCause::kFragmentation, OomCause::kPending,
-                         OomCause::kOtherProcess, OomCause::kDevice}) {
-    if (*payload == View(ToString(cause))) return cause;
-  }
-  return OomCause::kNone;
-}
 
 // Callers that wait for memory sleep here; every free that finds one of them
 // moves the generation on.
@@ -62,7 +33,9 @@ struct Allocator::Waiting {
 };
 
 Allocator::Allocator(Policy effective_policy)
-    : policy_(std::move(effective_policy)), waiting_(std::make_unique<Waiting>()) {}
+    : policy_(std::move(effective_policy)),
+      observation_(std::make_unique<internal::Observation>()),
+      waiting_(std::make_unique<Waiting>()) {}
 
 Allocator::~Allocator() = default;
 
@@ -71,13 +44,14 @@ absl::StatusOr<void*> Allocator::AllocateSlow(std::size_t bytes, const AllocateO
   const absl::Duration max_wait =
       options.max_wait < absl::ZeroDuration() ? policy_.max_wait : options.max_wait;
   const absl::Time start = absl::Now();
+  void* block = nullptr;
+  if (TryAgainAfterCallback(bytes, options, &why, &block)) return block;
   if (why.code != absl::StatusCode::kResourceExhausted || max_wait <= absl::ZeroDuration()) {
     return FailedAllocation(bytes, options, why, absl::ZeroDuration());
   }
   // The count is raised before the next attempt: a free that the attempt does not
   // see comes later than it and so sees the count.
   waiters_.fetch_add(1);
-  void* block = nullptr;
   const absl::Time deadline = start + max_wait;
   for (;;) {
     std::uint64_t seen;
@@ -99,6 +73,71 @@ absl::StatusOr<void*> Allocator::AllocateSlow(std::size_t bytes, const AllocateO
   waiters_.fetch_sub(1);
   if (block != nullptr) return block;
   return FailedAllocation(bytes, options, why, absl::Now() - start);
+}
+
+// Lets the low-memory callback free something, as often as it says that trying again
+// is worth it. True if that gave the block.
+bool Allocator::TryAgainAfterCallback(std::size_t bytes, const AllocateOptions& options,
+                                      AllocError* why, void** block) {
+  static thread_local bool is_inside = false;
+  if (is_inside || why->code != absl::StatusCode::kResourceExhausted) return false;
+  const std::shared_ptr<const LowMemoryCallback> callback = observation_->low_memory_callback();
+  if (callback == nullptr) return false;
+  LowMemory low;
+  low.bytes = bytes;
+  low.alignment = options.alignment;
+  low.stream = options.stream;
+  low.tag = options.tag.value != 0 ? options.tag : CurrentTag();
+  while (low.attempt < kMostLowMemoryAttempts) {
+    low.cause = why->cause;
+    is_inside = true;
+    const bool again = (*callback)(low);
+    is_inside = false;
+    if (!again) return false;
+    *block = Attempt(bytes, options, true, why);
+    if (*block != nullptr) return true;
+    if (why->code != absl::StatusCode::kResourceExhausted) return false;
+    ++low.attempt;
+  }
+  return false;
+}
+
+void Allocator::SetLowMemoryCallback(LowMemoryCallback callback) {
+  observation_->SetLowMemoryCallback(std::move(callback));
+}
+void Allocator::SetEventCallback(EventCallback callback) {
+  observation_->SetEventCallback(*this, std::move(callback));
+}
+
+absl::StatusOr<void*> Allocator::AllocateWatched(std::size_t bytes,
+                                                 const AllocateOptions& options) {
+  internal::Observation::Scope scope(*this, Event::Kind::kAllocate);
+  AllocError why;
+  absl::StatusOr<void*> result = Attempt(bytes, options, true, &why);
+  if (*result == nullptr && why.code != absl::StatusCode::kOk) {
+    result = AllocateSlow(bytes, options, why);
+  }
+  scope.Allocated(result.ok() ? *result : nullptr, bytes, options, result.status().code(),
+                  result.ok() ? OomCause::kNone : GetOomCause(result.status()));
+  return result;
+}
+
+void* Allocator::TryAllocateWatched(std::size_t bytes, const AllocateOptions& options,
+                                    AllocError* why) noexcept {
+  internal::Observation::Scope scope(*this, Event::Kind::kAllocate);
+  void* const block = Attempt(bytes, options, false, why);
+  scope.Allocated(block, bytes, options, why->code, why->cause);
+  return block;
+}
+
+absl::Status Allocator::DeallocateWatched(void* ptr, StreamRef after) {
+  internal::Observation::Scope scope(*this, Event::Kind::kFree);
+  scope.Freeing(ptr, after);
+  absl::Status status = DoDeallocate(ptr, after);
+  scope.Freed(ptr, after, status.ok());
+  if (!status.ok()) return FailedDeallocation(ptr, std::move(status));
+  NotifyFreed();
+  return status;
 }
 
 void Allocator::WakeWaiters() {
@@ -145,7 +184,7 @@ absl::Status Allocator::FailedAllocation(std::size_t bytes, const AllocateOption
     input.device = *memory;
   }
   absl::Status status = absl::ResourceExhaustedError(observe::BuildOomReport(input));
-  status.SetPayload(kCausePayload, absl::Cord(View(ToString(why.cause))));
+  observe::SetOomDetails(observe::DetailsOf(input), &status);
   return status;
 }
 
@@ -192,6 +231,7 @@ Fragmentation Allocator::GetFragmentation() const {
   figures.utilization = ratio(stats.bytes_in_use, stats.pool_bytes);
   figures.peak_utilization = ratio(stats.peak_bytes_in_use, stats.peak_pool_bytes);
   figures.height_over_load = ratio(stats.highest_used_bytes, stats.peak_requested_bytes);
+  figures.mean_pool_over_live = observation_->MeanPoolOverLive(*this);
   return figures;
 }
 
@@ -204,12 +244,22 @@ Figures Allocator::GetFigures() const {
 
 Snapshot Allocator::TakeSnapshot() const { return DoTakeSnapshot(); }
 
-absl::StatusOr<TrimResult> Allocator::Trim(const TrimOptions& options) { return DoTrim(options); }
+absl::StatusOr<TrimResult> Allocator::Trim(const TrimOptions& options) {
+  if (!is_watched()) return DoTrim(options);
+  internal::Observation::Scope scope(*this, Event::Kind::kTrim);
+  absl::StatusOr<TrimResult> result = DoTrim(options);
+  if (result.ok()) scope.Changed(Event::Kind::kTrim, result->released);
+  return result;
+}
 
 absl::Status Allocator::SetMemoryLimit(std::size_t bytes) {
   // Statistics are signed: no limit is shown as more than they can hold.
-  absl::Status status = DoSetMemoryLimit(std::min(bytes, std::size_t{1} << 62));
-  if (status.ok()) NotifyFreed();
+  bytes = std::min(bytes, std::size_t{1} << 62);
+  internal::Observation::Scope scope(*this, Event::Kind::kSetMemoryLimit);
+  absl::Status status = DoSetMemoryLimit(bytes);
+  if (!status.ok()) return status;
+  scope.Changed(Event::Kind::kSetMemoryLimit, bytes);
+  NotifyFreed();
   return status;
 }
 
@@ -249,7 +299,22 @@ absl::StatusOr<std::unique_ptr<Allocator>> Make(const Policy& given, std::shared
     return absl::UnimplementedError(absl::StrCat(
         "strategy: ", View(ToString(*context.policy.strategy)), " is not built into this library"));
   }
-  return make(std::move(context));
+  const std::string name(context.device != nullptr ? context.device->Name()
+                                                   : context.source->Name());
+  const void* const address_space = context.device != nullptr
+                                        ? static_cast<const void*>(context.device.get())
+                                        : static_cast<const void*>(context.source.get());
+  SimulatedClock* const clock =
+      context.device != nullptr ? context.device->simulated_clock() : nullptr;
+  const Policy policy = context.policy;
+  absl::StatusOr<std::unique_ptr<Allocator>> made = make(std::move(context));
+  if (!made.ok()) return made;
+  if (absl::Status started =
+          internal::Observation::Start(**made, {policy, clock, address_space, name});
+      !started.ok()) {
+    return started;
+  }
+  return made;
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ TEST(ParsePolicy, ReadsEveryField) {
       "bfc:memory_fraction=0.5-0.9,preallocate=yes,memory_limit=8GiB,reserve=1GiB,"
       "fraction_of=free,growth=4MiB,fragmentation_fraction=0.1,garbage_collection=on,max_wait=10s,"
       "on_shortage=fail,memory_kind=pinned_host,stream_mode=ordered,slack=inf,idle_release=5s,"
-      "release_threshold=1GB,peers=1;2,thread_cache=1,quarantine=16MiB");
+      "release_threshold=1GB,peers=1;2,thread_cache=1,quarantine=16MiB,trace=a=b:%p.csv,means=1");
   ASSERT_TRUE(policy.ok()) << policy.status();
   Policy want;
   want.strategy = Strategy::kBfc;
@@ -58,6 +58,8 @@ TEST(ParsePolicy, ReadsEveryField) {
   want.peers = {1, 2};
   want.thread_cache = true;
   want.quarantine = 16 * kMiB;
+  want.trace = "a=b:%p.csv";
+  want.means = true;
   EXPECT_EQ(*policy, want);
   EXPECT_EQ(policy->strategy, Strategy::kBfc);
   EXPECT_EQ(policy->memory_limit, 8 * kGiB);
@@ -322,6 +324,8 @@ class RandomPolicies {
     if (Coin()) p.peers = {static_cast<int>(Below(8)), static_cast<int>(8 + Below(8))};
     p.thread_cache = Coin();
     if (Coin()) p.quarantine = Size();
+    if (Coin()) p.trace = "run-%p.csv.gz";
+    if (Coin()) p.means = true;
     return p;
   }
 
