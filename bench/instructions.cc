@@ -6,6 +6,9 @@
 //
 //   instructions llama          the recorded llama_decode_growing_kv, first pass
 //   instructions random 1000    random sizes and frees with 1000 blocks live
+//   instructions warm TRACE POLICY
+//                               any recorded trace on any strategy, second pass:
+//                               what the first one took from the device is there
 //
 // Prints the number of events, and how long each took (callgrind slows that down).
 #include <chrono>
@@ -93,7 +96,7 @@ __attribute__((noinline)) void SetUp(const std::vector<Event>& events, Allocator
                                      std::vector<void*>& blocks) {
   for (const Event& event : events) {
     if (event.is_free != 0) {
-      allocator.Deallocate(blocks[event.block]).IgnoreError();
+      allocator.Deallocate(std::exchange(blocks[event.block], nullptr)).IgnoreError();
     } else {
       blocks[event.block] = allocator.TryAllocate(event.bytes);
     }
@@ -102,18 +105,27 @@ __attribute__((noinline)) void SetUp(const std::vector<Event>& events, Allocator
 
 int Main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "usage: instructions llama | random LIVE_BLOCKS\n");
+    std::fprintf(stderr, "usage: instructions llama | random LIVE_BLOCKS | warm TRACE POLICY\n");
     return 2;
   }
   const std::string name = argv[1];
+  const bool is_warm = name == "warm" && argc > 3;
   const Workload workload = name == "random" && argc > 2
                                 ? Random(static_cast<std::uint32_t>(std::atoi(argv[2])))
-                                : FromTrace("llama_decode_growing_kv");
+                                : FromTrace(is_warm ? argv[2] : "llama_decode_growing_kv");
   SetLogSink(nullptr);
-  auto allocator = MakeAllocator(*ParsePolicy("bfc:memory_fraction=1"), *OpenDevice("sim:2TiB"));
+  const auto policy = ParsePolicy(is_warm ? argv[3] : "bfc:memory_fraction=1");
+  if (!policy.ok()) return 2;
+  auto allocator = MakeAllocator(*policy, *OpenDevice("sim:2TiB"));
   if (!allocator.ok()) return 2;
   std::vector<void*> blocks(workload.blocks);
   SetUp(workload.setup, **allocator, blocks);
+  if (is_warm) {
+    SetUp(workload.measured, **allocator, blocks);
+    for (void*& block : blocks) {
+      (*allocator)->Deallocate(std::exchange(block, nullptr)).IgnoreError();
+    }
+  }
   const auto start = std::chrono::steady_clock::now();
   MeasuredEvents(workload.measured, **allocator, blocks);
   const std::chrono::duration<double, std::nano> elapsed = std::chrono::steady_clock::now() - start;

@@ -33,10 +33,9 @@ bool BackedSpace::AddRange(std::uint64_t address, std::uint64_t bytes) {
   return true;
 }
 
-ChunkId BackedSpace::AllocateBacked(const Request& request) {
-  const bool plain = !ordered_ && request.alignment <= kChunkUnit;
+ChunkId BackedSpace::AllocateRarely(const Request& request) {
   OrderId order = kSafe;
-  const FreeKey key = plain ? FindFreeAs<false, false>(request, &order) : FindFree(request, &order);
+  const FreeKey key = FindFree(request, &order);
   return key ? TakeBest(key, order, request) : kNoChunk;
 }
 

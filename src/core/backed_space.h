@@ -55,7 +55,10 @@ class BackedSpace : public BestFit {
 
   // A block in the best fitting free chunk, at the end of it that newly occupies
   // fewer granules. kNoChunk if none fits.
-  ChunkId AllocateBacked(const Request& request);
+  HBM_ALWAYS_INLINE ChunkId AllocateBacked(const Request& request) {
+    return HBM_LIKELY(!ordered_ && request.alignment <= kChunkUnit) ? AllocatePlain(request)
+                                                                    : AllocateRarely(request);
+  }
 
   // The place that newly occupies the fewest bytes of mappings; of those the one
   // that needs the fewest unbacked bytes, then the shortest run. Looks at the runs
@@ -100,6 +103,26 @@ class BackedSpace : public BestFit {
  private:
   struct Run;
 
+  // What TakeBest does where there is one order and no alignment to think of.
+  HBM_ALWAYS_INLINE ChunkId AllocatePlain(const Request& request) {
+    const FreeKey key = safe_.LowerBound(request.rounded);
+    if (HBM_UNLIKELY(!key)) return kNoChunk;
+    const std::uint64_t begin = key.address();
+    live_.Prefetch(begin);
+    if (HBM_UNLIKELY(!Prepare())) return kNoChunk;
+    const std::uint64_t end = begin + key.size();
+    // Granules that the block would newly occupy at either end: a granule that the
+    // chunk shares with a neighbour in use is not counted.
+    const std::uint64_t at_begin =
+        GranulesTo(begin + request.rounded + granule_ - 1) - GranulesTo(begin + granule_ - 1);
+    const std::uint64_t at_end = GranulesTo(end) - GranulesTo(end - request.rounded);
+    if (HBM_LIKELY(at_end >= at_begin)) {
+      return TakeFreeAs<false, false>(key, kSafe, 0, request);
+    }
+    return TakeFree(key, kSafe, key.size() - request.rounded, request);
+  }
+  std::uint64_t GranulesTo(std::uint64_t address) const { return address >> granule_shift_; }
+  ChunkId AllocateRarely(const Request& request);
   ChunkId TakeBest(FreeKey key, OrderId order, const Request& request);
 
   bool IsUsable(ChunkId id, OrderId order) const;

@@ -30,7 +30,7 @@ absl::StatusOr<std::uint64_t> SimTimeline::StreamId(StreamRef stream) {
 
 absl::StatusOr<Timeline::Marker> SimTimeline::Record(StreamRef stream) {
   if (!stream.is_handle()) return NotAStream();
-  if (lag_ == 0) return Marker{1};  // done since the clock began
+  if (lag_ == 0) return Marker{0};  // nothing to wait for
   std::int64_t start = clock_->NowNanoseconds();
   {
     core::MutexLock lock(mutex_);

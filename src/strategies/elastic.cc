@@ -187,8 +187,8 @@ bool Elastic::IsQuietLocked(std::uint64_t begin, std::uint64_t end) {
   return !work_.has_pending() || !work_.MakeBusySet().Overlaps(begin, end);
 }
 
-inline void* Elastic::AllocateLocked(int part, const FitRequest& request) {
-  if (__builtin_expect(!held_back_.empty(), 0)) PollWorkLocked();
+HBM_ALWAYS_INLINE void* Elastic::AllocateHit(int part, const FitRequest& request) {
+  if (HBM_UNLIKELY(!held_back_.empty())) PollWorkLocked();
   const ChunkId id = spaces_[part].AllocateBacked(request);
   if (id == kNoChunk) return nullptr;
   if (__builtin_expect(request.stream == StreamRef::Synchronized().value(), 0)) {
@@ -200,6 +200,10 @@ inline void* Elastic::AllocateLocked(int part, const FitRequest& request) {
     }
   }
   return TakenLocked(part, id);
+}
+
+void* Elastic::AllocateLocked(int part, const FitRequest& request) {
+  return AllocateHit(part, request);
 }
 
 void* Elastic::DoAllocate(const Request& asked, AllocError* why) noexcept {
@@ -216,8 +220,8 @@ void* Elastic::DoAllocate(const Request& asked, AllocError* why) noexcept {
     if (ordered_) request.order = work_.OrderOf(asked.stream);
     const bool best_place = part == kLarge && (asked.contiguous || growth_.PlacesTightly());
     if (__builtin_expect(!best_place, 1)) {
-      void* const block = AllocateLocked(part, request);
-      if (__builtin_expect(block != nullptr, 1)) return block;
+      void* const block = AllocateHit(part, request);
+      if (HBM_LIKELY(block != nullptr)) return block;
     }
   }
   return AllocateSlow(part, request, asked, why);
@@ -360,10 +364,10 @@ absl::Status Elastic::DoDeallocate(void* ptr, StreamRef after) {
       quarantined_ += chunk.size;
       quarantine_.push_back({part, id, entry});
       FlushQuarantineLocked(quarantine_bytes_);
+    } else if (HBM_LIKELY(frees_plainly_)) {
+      space.Free(id);
     } else {
       FreeLocked(part, id, entry);
-    }
-    if (__builtin_expect(!frees_plainly_, 0)) {
       release = !freed_at_.empty() && Now() - freed_at_.front().when >= idle_release_;
     }
     excess = pool_bytes_ > limit_;
@@ -377,7 +381,7 @@ absl::Status Elastic::DoDeallocate(void* ptr, StreamRef after) {
 }
 
 void Elastic::FreeLocked(int part, ChunkId id, WorkLog::Entry entry) {
-  if (__builtin_expect(frees_plainly_, 1)) {
+  if (frees_plainly_) {
     spaces_[part].Free(id);
     return;
   }

@@ -145,6 +145,9 @@ class Elastic final : public Allocator {
     growth_.Allocated(chunk.requested());
     return reinterpret_cast<void*>(chunk.address);  // NOLINT(performance-no-int-to-ptr)
   }
+  // A block from what is backed already; null if there is none. The first is the
+  // second's text, for the one place where a call would show.
+  void* AllocateHit(int part, const FitRequest& request) HBM_REQUIRES(mutex_);
   void* AllocateLocked(int part, const FitRequest& request) HBM_REQUIRES(mutex_);
   // Whether the range may be handed out as safe for every stream.
   bool IsQuietLocked(std::uint64_t begin, std::uint64_t end) HBM_REQUIRES(mutex_);

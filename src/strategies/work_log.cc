@@ -4,13 +4,6 @@
 #include <algorithm>
 
 namespace hbm::strategies {
-namespace {
-
-// CUDA's name for the legacy default stream, beside null.
-const StreamRef kLegacyStream = StreamRef::FromHandle(reinterpret_cast<void*>(1));
-
-}  // namespace
-
 BusySet::BusySet(std::vector<AddressRange> ranges) : ranges_(std::move(ranges)) {
   std::sort(ranges_.begin(), ranges_.end(),
             [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
@@ -43,7 +36,7 @@ WorkLog::~WorkLog() {
 const WorkLog::Log* WorkLog::FindLog(StreamRef stream, core::OrderId* order) const {
   *order = core::kSafe;
   if (timeline_ == nullptr || !stream.is_handle()) return nullptr;
-  if (stream.value() <= kLegacyStream.value() && legacy_ != core::kSafe) {
+  if (IsLegacy(stream) && legacy_ != core::kSafe) {
     *order = legacy_;
     return logs_[legacy_ - 1].get();
   }
@@ -74,28 +67,20 @@ WorkLog::Log* WorkLog::LogOf(StreamRef stream, core::OrderId* order) {
   // A stream whose id cannot be had gets a log that no marker is recorded for.
   const absl::StatusOr<std::uint64_t> id = timeline_->StreamId(stream);
   log->stream_id = id.ok() ? *id : ~std::uint64_t{0};
-  log->is_legacy = stream.value() <= kLegacyStream.value();
+  log->is_legacy = IsLegacy(stream);
   logs_.push_back(std::move(log));
   *order = last_used_ = static_cast<core::OrderId>(logs_.size());
-  if (logs_.back()->is_legacy) legacy_ = last_used_;
+  if (logs_.back()->is_legacy) {
+    legacy_ = last_used_;
+    legacy_log_ = logs_.back().get();
+    legacy_log_->bytes_per_marker = kBytesPerLegacyMarker;
+  }
   return logs_.back().get();
 }
 
-WorkLog::Entry WorkLog::NoteFree(StreamRef stream, AddressRange range) {
-  if (timeline_ == nullptr || !stream.is_handle()) return {};
-  core::OrderId order;
-  Log& log = *LogOf(stream, &order);
-  // If no marker can be had, the entries since the last one become one long one.
-  if (__builtin_expect(log.open.count == kFreesPerMarker, 0)) Spill(log);
-  log.open.ranges[log.open.count++] = range;
-  ++log.noted;
-  ++pending_;
-  log.unmarked_bytes += range.end - range.begin;
-  if (log.open.count == kFreesPerMarker || log.unmarked_bytes >= kBytesPerMarker) {
-    MarkLog(log, stream);
-    PollLog(log);
-  }
-  return {order, log.noted};
+void WorkLog::MarkAndPoll(Log& log, StreamRef stream) {
+  MarkLog(log, stream);
+  PollLog(log);
 }
 
 void WorkLog::Spill(Log& log) {

@@ -31,6 +31,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "core/chunk_table.h"
+#include "core/compiler.h"
 #include "hbmalloc/memory_source.h"
 
 namespace hbm::strategies {
@@ -67,7 +68,16 @@ class WorkLog {
   WorkLog& operator=(const WorkLog&) = delete;
 
   // The range was freed, ordered after the work queued on `stream` so far.
-  Entry NoteFree(StreamRef stream, AddressRange range);
+  Entry NoteFree(StreamRef stream, AddressRange range) {
+    if (timeline_ == nullptr || !stream.is_handle()) return {};
+    // The default stream, which many programs use alone, is known without asking.
+    if (HBM_LIKELY(IsLegacy(stream) && legacy_ != core::kSafe)) {
+      return NoteIn(*legacy_log_, legacy_, stream, range);
+    }
+    core::OrderId order;
+    Log& log = *LogOf(stream, &order);
+    return NoteIn(log, order, stream, range);
+  }
 
   // Records a marker for what was noted on the stream since the last one.
   void Mark(StreamRef stream);
@@ -101,9 +111,13 @@ class WorkLog {
 
  private:
   // A marker costs about half a microsecond on a GPU: it is shared by this many
-  // frees, or by this many bytes, whichever comes first.
+  // frees, or by this many bytes, whichever comes first. The default stream can be
+  // marked whenever memory is looked for, so it needs fewer on the way.
   static constexpr std::uint32_t kFreesPerMarker = 16;
   static constexpr std::uint64_t kBytesPerMarker = std::uint64_t{16} << 20;
+  static constexpr std::uint64_t kBytesPerLegacyMarker = std::uint64_t{64} << 20;
+  // CUDA's name for the legacy default stream, beside null.
+  static constexpr std::uintptr_t kLegacyHandle = 1;
 
   struct Batch {
     AddressRange ranges[kFreesPerMarker];
@@ -119,10 +133,26 @@ class WorkLog {
     std::uint64_t marked = 0;  // covered by a marker
     std::uint64_t done = 0;
     std::uint64_t unmarked_bytes = 0;
+    std::uint64_t bytes_per_marker = kBytesPerMarker;
     Batch open;  // of the sequences after `marked`
     std::deque<Batch> batches;
   };
 
+  static bool IsLegacy(StreamRef stream) { return stream.value() <= kLegacyHandle; }
+  Entry NoteIn(Log& log, core::OrderId order, StreamRef stream, AddressRange range) {
+    // If no marker can be had, the entries since the last one become one long one.
+    if (HBM_UNLIKELY(log.open.count == kFreesPerMarker)) Spill(log);
+    log.open.ranges[log.open.count++] = range;
+    ++log.noted;
+    ++pending_;
+    log.unmarked_bytes += range.end - range.begin;
+    if (HBM_UNLIKELY(log.open.count == kFreesPerMarker ||
+                     log.unmarked_bytes >= log.bytes_per_marker)) {
+      MarkAndPoll(log, stream);
+    }
+    return {order, log.noted};
+  }
+  void MarkAndPoll(Log& log, StreamRef stream);
   Log* LogOf(StreamRef stream, core::OrderId* order);
   void Spill(Log& log);
   void PopBatch(Log& log);
@@ -137,6 +167,7 @@ class WorkLog {
   std::uint64_t age_ = 0;
   Timeline::Marker kept_ = 0;
   core::OrderId legacy_ = core::kSafe;  // the default stream's
+  Log* legacy_log_ = nullptr;
   mutable core::OrderId last_used_ = core::kSafe;
 };
 
