@@ -124,8 +124,11 @@ threads() {  # PEER PROGRAM [FLAG...]
   launch "$name.threads" "$seconds" "$program" "$@" --threads=1,16 --operations=40000 --rounds=5
 }
 replay() {  # RUN: hbmalloc's strategies on the GPU itself
-  launch "hbm_replay.$1" "$seconds" hbm-replay --device=cuda:0 --allow-failures --format=json --repeat=3 \
-    --strategy="bfc;on_demand;elastic;elastic:slack=0;elastic:slack=inf;cuda_async" "${traces[@]}"
+  local strategy number=0
+  for strategy in bfc on_demand elastic:slack=inf elastic cuda_async; do
+    launch "hbm_replay.$1-$((++number))" "$seconds" hbm-replay --device=cuda:0 --allow-failures --format=json \
+      --repeat=3 --strategy="$strategy" "${traces[@]}"
+  done
 }
 
 on_the_gpu() {
@@ -138,11 +141,6 @@ on_the_gpu() {
     peer $run rmm_arena rmm_peer --resource=arena
     replay $run
   done
-  threads pytorch pytorch_peer
-  threads pytorch_expandable pytorch_peer --expandable
-  threads cuda_malloc_async cuda_async_peer
-  threads rmm_pool rmm_peer --resource=pool
-  threads rmm_arena rmm_peer --resource=arena
   # Nothing is timed here, so all search at once.
   needs pytorch pytorch_peer &
   needs pytorch_expandable pytorch_peer --expandable &
@@ -150,6 +148,11 @@ on_the_gpu() {
   needs rmm_pool rmm_peer --resource=pool &
   needs rmm_arena rmm_peer --resource=arena &
   wait
+  threads pytorch pytorch_peer
+  threads pytorch_expandable pytorch_peer --expandable
+  threads cuda_malloc_async cuda_async_peer
+  threads rmm_pool rmm_peer --resource=pool
+  threads rmm_arena rmm_peer --resource=arena
 }
 beside_it() {
   local run policy number=0

@@ -9,6 +9,8 @@ import gzip
 import io
 import json
 import os
+import pty
+import re
 import resource
 import subprocess
 import sys
@@ -99,7 +101,7 @@ class ReplayTest(unittest.TestCase):
                 ([], "no trace"),
                 (["--nonsense", edges], "--nonsense: no such flag"),
                 (["-x", edges], "-x: no such flag"),
-                (["--html=x.html", edges], "--html=x.html: no such flag"),
+                (["--htm=x.html", edges], "--htm=x.html: no such flag"),
                 (["--repeat=0", edges], "from 1 to 1000000"),
                 (["--repeat=many", edges], "--repeat=many"),
                 (["--repeat"], "needs a value"),
@@ -290,6 +292,87 @@ class ReplayTest(unittest.TestCase):
         self.assertTrue(lines[2].startswith("  bfc "))
         self.assertEqual(lines[3][column], "*")  # growth holds less than 18 GiB
         self.assertTrue(any(line.startswith("xla_eager_1: 7,014 events") for line in lines))
+
+    def test_the_table_of_a_tiny_trace_stays_narrow(self):
+        tiny = self.write("tiny.csv", HEADER + "0,1,allocate,0x10,1,0\n0,2,free,0x10,1,0\n")
+        lines = self.run_program("--strategy=bfc;platform", tiny).split("\n")
+        self.assertIn(">99,999", lines[2])
+        self.assertTrue(all(len(line) <= 110 for line in lines))
+
+    def test_progress_is_shown_to_a_terminal_and_to_nobody_else(self):
+        mother, child = pty.openpty()
+        with subprocess.Popen([PROGRAM, "--strategy=bfc;platform", "--repeat=1", trace_file("xla_eager_1")],
+                              stdout=subprocess.DEVNULL, stderr=child) as running:
+            os.close(child)
+            shown = b""
+            while True:
+                try:
+                    got = os.read(mother, 4096)
+                except OSError:  # the other end is closed
+                    break
+                if not got:
+                    break
+                shown += got
+            self.assertEqual(running.wait(), OK)
+        os.close(mother)
+        self.assertIn(b"[1/2] xla_eager_1: bfc", shown)
+        self.assertIn(b"[2/2] xla_eager_1: platform", shown)
+        self.assertTrue(shown.endswith(b"\r\x1b[K"), "the line is taken away at the end")
+        self.run_program("--strategy=bfc", "--repeat=1", trace_file("xla_eager_1"))
+        self.assertEqual(self.err, "")
+
+    # ---- Files that it writes -----------------------------------------------------------------
+
+    def test_no_output_overwrites_a_trace(self):
+        text = HEADER + "0,1,allocate,0x10,1,0\n"
+        trace = self.write("trace.csv", text)
+        link = os.path.join(self.folder, "link.csv")
+        os.symlink(trace, link)
+        hard = os.path.join(self.folder, "hard.csv")
+        os.link(trace, hard)
+        os.mkdir(os.path.join(self.folder, "sub"))
+        roundabout = os.path.join(self.folder, "sub", "..", "trace.csv")
+        for flag in ("--out=", "--html=", "--placements="):
+            for name in (trace, link, hard, roundabout):
+                self.run_program("--strategy=bfc", flag + name, trace, expect=BAD_INPUT)
+                self.assertIn("would be overwritten", self.err)
+                with open(trace, encoding="utf-8") as file:
+                    self.assertEqual(file.read(), text)
+        self.run_program("--strategy=bfc", "--placements=" + os.path.join(self.folder, "{trace}.csv"), trace,
+                         expect=BAD_INPUT)
+        self.run_program("--strategy=bfc", "--out=/dev/null", trace)
+
+    def test_two_outputs_need_two_files(self):
+        both = os.path.join(self.folder, "both")
+        self.run_program("--strategy=bfc", "--out=" + both, "--html=" + both, trace_file("xla_eager_1"), expect=USAGE)
+        self.assertIn("another output goes there", self.err)
+        self.assertFalse(os.path.exists(both))
+
+    def test_placements_of_traces_with_one_name_are_numbered(self):
+        traces = []
+        for i, size in enumerate((512, 1024)):
+            os.mkdir(os.path.join(self.folder, str(i)))
+            traces.append(self.write(f"{i}/same.csv", HEADER + f"0,1,allocate,0x10,{size},0\n"
+                                     f"0,2,allocate,0x20,{size},0\n"))
+        self.run_program("--strategy=bfc", "--placements=" + os.path.join(self.folder, "at.{trace}.csv"), *traces)
+        self.assertIn("at.same-2.csv instead", self.err)
+        for name, second in (("at.same.csv", 512), ("at.same-2.csv", 1024)):
+            with open(os.path.join(self.folder, name), encoding="utf-8") as file:
+                self.assertEqual(file.read(), f"id,offset\n0,0\n1,{second}\n")
+
+    def test_the_page_is_one_file_that_refers_to_nothing(self):
+        page = os.path.join(self.folder, "page.html")
+        self.run_program("--html=" + page, "--strategy=bfc;elastic", trace_file("gpt2_train_varlen"),
+                         trace_file("unet_train_varsize"))
+        self.assertIn("gpt2_train_varlen", self.out)  # the report as ever
+        with open(page, encoding="utf-8") as file:
+            text = file.read()
+        self.assertLess(len(text), 8 << 20)
+        self.assertEqual(re.findall(r"https?:|\ssrc=|@import|url\(", text), [])
+        self.assertNotIn("{{", text)
+        about = json.loads(re.search(r'id="about-data">(.*?)</script>', text, re.S).group(1))
+        self.assertEqual([len(trace["strategies"]) for trace in about["traces"]], [2, 2])
+        self.assertEqual(len(about["results"]), 4)
 
     def test_odd_file_names_make_valid_json(self):
         name = os.path.join(self.folder, 'a"b\\c\n\u00e9.csv').encode() + b"\xff"

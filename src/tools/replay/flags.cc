@@ -82,13 +82,14 @@ absl::Status SetTrue(Flags& flags, const std::string& /*value*/) {
   return absl::OkStatus();
 }
 
-constexpr std::array<FlagRule, 11> kRules = {{
+constexpr std::array<FlagRule, 12> kRules = {{
     {"strategy", true, SetStrategy},
     {"device", true, SetText<&Flags::device>},
     {"capacity", true, SetCapacity},
     {"repeat", true, SetRepeat},
     {"find-capacity", false, SetTrue<&Flags::find_capacity>},
     {"placements", true, SetText<&Flags::placements>},
+    {"html", true, SetText<&Flags::html>},
     {"allow-failures", false, SetTrue<&Flags::allow_failures>},
     {"format", true, SetFormat},
     {"out", true, SetText<&Flags::out>},
@@ -192,6 +193,9 @@ flags
   --placements=FILE          write where each block was placed, as id,offset. With
                              more than one trace or strategy, FILE must contain
                              {trace} or {strategy}, which are filled in
+  --html=FILE                also write a page with pictures: memory and fragmentation
+                             over time, a map of the blocks, sizes, and the strategies
+                             side by side. One file that needs no network
   --allow-failures           failed requests are reported but are no error
   --format=table|json|csv    default table
   --out=FILE                 write the report there (default: standard output)
@@ -249,7 +253,7 @@ exit codes
   0  every request succeeded (or --allow-failures)
   1  usage: a flag, policy, strategy or device that cannot be used, or an output
      file that cannot be written
-  2  bad input: a trace that cannot be read
+  2  bad input: a trace that cannot be read, or that an output would overwrite
   3  requests failed; how many is said on standard error
 )";
 }

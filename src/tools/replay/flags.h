@@ -27,6 +27,7 @@ struct Flags {
   int repeat = 5;
   bool find_capacity = false;
   std::string placements;  // empty: none
+  std::string html;        // empty: none
   bool allow_failures = false;
   Format format = Format::kTable;
   std::string out;  // empty: standard output

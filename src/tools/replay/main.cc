@@ -4,22 +4,24 @@
 // docs/hbm-replay.md say what it measures and how.
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "hbmalloc/version.h"
 #include "observe/trace_reader.h"
 #include "tools/replay/flags.h"
+#include "tools/replay/outputs.h"
+#include "tools/replay/page.h"
 #include "tools/replay/report.h"
 #include "tools/replay/runner.h"
+#include "tools/replay/timeline.h"
 
 namespace hbm::replay {
 namespace {
@@ -54,21 +56,6 @@ class Progress {
   std::size_t step_ = 0;
 };
 
-absl::Status WriteText(const std::string& file, const std::string& text) {
-  const bool to_stdout = file.empty() || file == "-";
-  std::FILE* const out = to_stdout ? stdout : std::fopen(file.c_str(), "wb");
-  if (out == nullptr) {
-    return absl::ErrnoToStatus(errno, absl::StrCat(file, ": cannot be written"));
-  }
-  bool good = std::fwrite(text.data(), 1, text.size(), out) == text.size();
-  good = std::fflush(out) == 0 && good;
-  const int error = errno;
-  if (!to_stdout) good = std::fclose(out) == 0 && good;
-  if (good) return absl::OkStatus();
-  return absl::ErrnoToStatus(
-      error, absl::StrCat(to_stdout ? "standard output" : file, ": cannot be written"));
-}
-
 // Reads every trace before the first replay, so that a mistake in the last one
 // does not cost the others' time. All bad ones are named.
 bool ReadTraces(const Flags& flags, std::vector<observe::Trace>* traces) {
@@ -91,26 +78,6 @@ bool ReadTraces(const Flags& flags, std::vector<observe::Trace>* traces) {
     traces->push_back(*std::move(trace));
   }
   return good;
-}
-
-absl::Status CheckPlacementsFlag(const Flags& flags, std::size_t traces, std::size_t contenders) {
-  const auto lacks = [&flags](const char* name) {
-    return flags.placements.find(name) == std::string::npos;
-  };
-  if (flags.placements.empty()) return absl::OkStatus();
-  if ((traces > 1 && lacks("{trace}")) || (contenders > 1 && lacks("{strategy}"))) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--placements=", flags.placements, ": one file cannot hold ", traces, " traces x ",
-        contenders, " strategies; put {trace} and {strategy} into its name, or name one of each"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status WritePlacements(const Flags& flags, const Result& result) {
-  if (flags.placements.empty()) return absl::OkStatus();
-  const std::string file = absl::StrReplaceAll(
-      flags.placements, {{"{trace}", result.trace}, {"{strategy}", result.strategy}});
-  return WriteText(file, RenderPlacements(result.memory.offsets));
 }
 
 // Says what failed; true if that makes the whole run a failure.
@@ -140,40 +107,96 @@ int Fail(ExitCode code, const absl::Status& status) {
   return code;
 }
 
+// The replays themselves, and what is written on the way.
+class Session {
+ public:
+  Session(const Flags& flags, std::string device_spec, std::vector<Contender> contenders,
+          std::vector<observe::Trace> traces, Outputs outputs)
+      : flags_(flags),
+        device_spec_(std::move(device_spec)),
+        contenders_(std::move(contenders)),
+        traces_(std::move(traces)),
+        outputs_(std::move(outputs)),
+        progress_(traces_.size() * contenders_.size()) {}
+
+  absl::Status ReplayAll() {
+    for (std::size_t t = 0; t < traces_.size(); ++t) {
+      if (HasPage()) page_.AddTrace(traces_[t]);
+      for (std::size_t c = 0; c < contenders_.size(); ++c) {
+        if (absl::Status status = ReplayOne(t, c); !status.ok()) return status;
+      }
+    }
+    progress_.Clear();
+    if (absl::Status status = WriteText(flags_.out, Render(results_, flags_.format));
+        !status.ok()) {
+      return status;
+    }
+    return HasPage() ? WriteText(flags_.html, page_.Render()) : absl::OkStatus();
+  }
+
+  const std::vector<Result>& results() const { return results_; }
+
+ private:
+  bool HasPage() const { return !flags_.html.empty(); }
+
+  absl::Status ReplayOne(std::size_t t, std::size_t c) {
+    const observe::Trace& trace = traces_[t];
+    progress_.Step(absl::StrCat(trace.name, ": ", contenders_[c].label));
+    std::optional<Timeline> timeline;
+    absl::StatusOr<Result> result =
+        Run(trace, contenders_[c], device_spec_, flags_, HasPage() ? &timeline : nullptr);
+    if (!result.ok()) return result.status();
+    if (result->streams_merged && c == 0) {
+      progress_.Clear();
+      Say(absl::StrCat(trace.name, ": ", trace.streams.size(),
+                       " streams are replayed on the default one: a GPU has no others here"));
+    }
+    if (HasPage()) page_.AddResult(*result, *timeline);
+    if (!outputs_.placements.empty()) {
+      const absl::Status status =
+          WriteText(outputs_.placements[t][c], RenderPlacements(result->memory.offsets));
+      if (!status.ok()) return status;
+    }
+    result->memory.offsets.clear();
+    results_.push_back(*std::move(result));
+    return absl::OkStatus();
+  }
+
+  const Flags& flags_;
+  const std::string device_spec_;
+  const std::vector<Contender> contenders_;
+  const std::vector<observe::Trace> traces_;
+  const Outputs outputs_;
+  Progress progress_;
+  Page page_;
+  std::vector<Result> results_;
+};
+
 int Replay(const Flags& flags) {
-  const absl::StatusOr<std::string> device_spec = DeviceSpecOf(flags);
+  absl::StatusOr<std::string> device_spec = DeviceSpecOf(flags);
   if (!device_spec.ok()) return Fail(kUsage, device_spec.status());
   std::vector<std::string> notes;
-  const absl::StatusOr<std::vector<Contender>> contenders =
-      ChooseContenders(flags, *device_spec, &notes);
+  absl::StatusOr<std::vector<Contender>> contenders = ChooseContenders(flags, *device_spec, &notes);
   if (!contenders.ok()) return Fail(kUsage, contenders.status());
   for (const std::string& note : notes) Say(note);
-  absl::Status status = CheckPlacementsFlag(flags, flags.traces.size(), contenders->size());
-  if (!status.ok()) return Fail(kUsage, status);
+
   std::vector<observe::Trace> traces;
   if (!ReadTraces(flags, &traces)) return kBadInput;
+  std::vector<std::string> names;
+  for (const observe::Trace& trace : traces) names.push_back(trace.name);
+  std::vector<std::string> labels;
+  for (const Contender& contender : *contenders) labels.push_back(contender.label);
+  absl::StatusOr<Outputs> outputs = PlanOutputs(flags, names, labels);
+  if (!outputs.ok()) {
+    return Fail(absl::IsFailedPrecondition(outputs.status()) ? kBadInput : kUsage,
+                outputs.status());
+  }
+  for (const std::string& note : outputs->notes) Say(note);
 
-  std::vector<Result> results;
-  Progress progress(traces.size() * contenders->size());
-  for (const observe::Trace& trace : traces) {
-    for (const Contender& contender : *contenders) {
-      progress.Step(absl::StrCat(trace.name, ": ", contender.label));
-      absl::StatusOr<Result> result = Run(trace, contender, *device_spec, flags);
-      if (!result.ok()) return Fail(kUsage, result.status());
-      if (result->streams_merged && &contender == &contenders->front()) {
-        Say(absl::StrCat(trace.name, ": ", trace.streams.size(),
-                         " streams are replayed on the default one: a GPU has no others here"));
-      }
-      if (status = WritePlacements(flags, *result); !status.ok()) return Fail(kUsage, status);
-      result->memory.offsets.clear();
-      results.push_back(*std::move(result));
-    }
-  }
-  progress.Clear();
-  if (status = WriteText(flags.out, Render(results, flags.format)); !status.ok()) {
-    return Fail(kUsage, status);
-  }
-  return ReportFailures(results, flags.allow_failures) ? kRequestsFailed : kOk;
+  Session session(flags, *std::move(device_spec), *std::move(contenders), std::move(traces),
+                  *std::move(outputs));
+  if (absl::Status status = session.ReplayAll(); !status.ok()) return Fail(kUsage, status);
+  return ReportFailures(session.results(), flags.allow_failures) ? kRequestsFailed : kOk;
 }
 
 int Main(const std::vector<std::string>& arguments) {

@@ -99,26 +99,6 @@ std::size_t Utf8Length(std::string_view text) {
   return length;
 }
 
-// File names may hold any bytes; JSON may not.
-std::string JsonString(std::string_view text) {
-  std::string quoted = "\"";
-  while (!text.empty()) {
-    const std::size_t length = Utf8Length(text);
-    const char c = text.front();
-    if (length == 0) {
-      quoted += "\\ufffd";
-    } else if (c == '"' || c == '\\') {
-      quoted += {'\\', c};
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      absl::StrAppendFormat(&quoted, "\\u%04x", static_cast<unsigned>(c));
-    } else {
-      quoted.append(text.data(), length);
-    }
-    text.remove_prefix(length == 0 ? 1 : length);
-  }
-  return quoted + "\"";
-}
-
 std::string CsvString(const std::string& text) {
   if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
   std::string quoted = "\"";
@@ -169,6 +149,26 @@ std::string RenderCsv(const std::vector<Result>& results) {
 }
 
 }  // namespace
+
+// File names may hold any bytes; JSON may not.
+std::string JsonString(std::string_view text) {
+  std::string quoted = "\"";
+  while (!text.empty()) {
+    const std::size_t length = Utf8Length(text);
+    const char c = text.front();
+    if (length == 0) {
+      quoted += "\\ufffd";
+    } else if (c == '"' || c == '\\') {
+      quoted += {'\\', c};
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      absl::StrAppendFormat(&quoted, "\\u%04x", static_cast<unsigned>(c));
+    } else {
+      quoted.append(text.data(), length);
+    }
+    text.remove_prefix(length == 0 ? 1 : length);
+  }
+  return quoted + "\"";
+}
 
 std::string Render(const std::vector<Result>& results, Format format) {
   switch (format) {

@@ -91,8 +91,15 @@ observe::ReplayStreams StreamsFor(const Device& device) {
   return device.IsCuda() ? observe::ReplayStreams::kOne : observe::ReplayStreams::kRecorded;
 }
 
+// Platform and cuda_async have no free chunks to speak of.
+bool HasFreeChunks(const Policy& policy) {
+  const Strategy strategy = policy.strategy.value_or(Strategy::kBfc);
+  return strategy != Strategy::kPlatform && strategy != Strategy::kCudaAsync;
+}
+
 absl::Status MeasureMemory(const observe::Trace& trace, const Contender& contender,
-                           const std::string& device_spec, bool offsets, Result* result) {
+                           const std::string& device_spec, bool offsets, Result* result,
+                           std::optional<Timeline>* timeline) {
   const absl::StatusOr<Fresh> fresh = MakeFresh(contender.policy, device_spec);
   if (!fresh.ok()) return Labelled(contender.label, fresh.status());
   result->device = std::string(fresh->device->Name());
@@ -100,6 +107,12 @@ absl::Status MeasureMemory(const observe::Trace& trace, const Contender& contend
   observe::MemoryOptions options;
   options.streams = StreamsFor(*fresh->device);
   options.offsets = offsets;
+  if (timeline != nullptr) {
+    timeline->emplace(trace.events.size(), HasFreeChunks(fresh->allocator->policy()));
+    options.on_event = [timeline](const observe::ReplayMoment& moment) {
+      (*timeline)->Add(moment);
+    };
+  }
   result->streams_merged =
       trace.streams.size() > 1 && options.streams == observe::ReplayStreams::kOne;
   result->memory =
@@ -187,7 +200,8 @@ absl::StatusOr<std::vector<Contender>> ChooseContenders(const Flags& flags,
 }
 
 absl::StatusOr<Result> Run(const observe::Trace& trace, const Contender& contender,
-                           const std::string& device_spec, const Flags& flags) {
+                           const std::string& device_spec, const Flags& flags,
+                           std::optional<Timeline>* timeline) {
   Result result;
   result.trace = trace.name;
   result.file = trace.file;
@@ -197,8 +211,8 @@ absl::StatusOr<Result> Run(const observe::Trace& trace, const Contender& contend
   result.duration_us = trace.DurationMicroseconds();
   result.recorded_failures = trace.allocate_failures;
   result.unknown_frees = trace.unknown_frees;
-  absl::Status status =
-      MeasureMemory(trace, contender, device_spec, !flags.placements.empty(), &result);
+  const bool offsets = !flags.placements.empty() || !flags.html.empty();
+  absl::Status status = MeasureMemory(trace, contender, device_spec, offsets, &result, timeline);
   if (status.ok()) status = MeasureSpeed(trace, contender, device_spec, flags.repeat, &result);
   if (status.ok() && flags.find_capacity) {
     status = FindNeeds(trace, contender, device_spec, &result);

@@ -16,6 +16,7 @@
 #include "observe/replay.h"
 #include "observe/trace.h"
 #include "tools/replay/flags.h"
+#include "tools/replay/timeline.h"
 
 namespace hbm::replay {
 
@@ -55,8 +56,10 @@ absl::StatusOr<std::vector<Contender>> ChooseContenders(const Flags& flags,
                                                         const std::string& device_spec,
                                                         std::vector<std::string>* notes);
 
+// `timeline`, if any, gets the memory over time.
 absl::StatusOr<Result> Run(const observe::Trace& trace, const Contender& contender,
-                           const std::string& device_spec, const Flags& flags);
+                           const std::string& device_spec, const Flags& flags,
+                           std::optional<Timeline>* timeline);
 
 }  // namespace hbm::replay
 

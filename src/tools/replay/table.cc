@@ -62,6 +62,13 @@ std::string Percent(const std::optional<double>& value) {
   return value.has_value() ? absl::StrFormat("%.1f%%", *value * 100) : "-";
 }
 
+// A pool of gigabytes over a trace of a few bytes: digits behind the point, and all
+// those before it, say nothing.
+std::string FormatRatio(const std::optional<double>& value, int decimals) {
+  if (!value.has_value() || *value < 999.95) return Decimals(value, decimals);
+  return *value < 99999.5 ? Grouped(static_cast<std::uint64_t>(*value + 0.5)) : ">99,999";
+}
+
 std::optional<double> PoolOverLive(const Result& result) {
   return Over(result.memory.peak_pool_bytes, result.memory.peak_live_bytes);
 }
@@ -79,15 +86,15 @@ std::vector<Column> ColumnsFor(const std::vector<Result>& results) {
       {"strategy", "", [](R r) { return r.strategy; }, nullptr},
       {"pool", "peak bytes held from the device",
        [](R r) { return policy::FormatBytes(r.memory.peak_pool_bytes); }, nullptr},
-      {"pool/live", "that over the live peak", [](R r) { return Decimals(PoolOverLive(r), 3); },
+      {"pool/live", "that over the live peak", [](R r) { return FormatRatio(PoolOverLive(r), 3); },
        PoolOverLive},
       {"mean", "the same of the means over the trace's time",
-       [](R r) { return Decimals(r.memory.mean_pool_over_live, 2); },
+       [](R r) { return FormatRatio(r.memory.mean_pool_over_live, 2); },
        [](R r) { return r.memory.mean_pool_over_live; }},
   };
   if (any([](R r) { return r.searched; })) {
     columns.push_back({"needs", "smallest device that serves every request, over the live peak",
-                       [](R r) { return Decimals(NeedsOverLive(r), 3); }, NeedsOverLive});
+                       [](R r) { return FormatRatio(NeedsOverLive(r), 3); }, NeedsOverLive});
   }
   columns.insert(columns.end(),
                  {{"frag", "1 - largest free chunk / free bytes, at the live peak",
