@@ -111,6 +111,7 @@ struct Columns {
   std::size_t size = kNone;
   std::size_t stream = kNone;
   std::size_t alignment = kNone;
+  std::size_t tag = kNone;
   std::size_t count = 0;
 };
 
@@ -168,13 +169,14 @@ class Parser {
     Fields names;
     const std::size_t count = Split(line, names);
     if (count > kMaxColumns) return Error(absl::StrCat("more than ", kMaxColumns, " columns"));
-    const std::array<std::pair<std::string_view, std::size_t*>, 6> wanted = {{
+    const std::array<std::pair<std::string_view, std::size_t*>, 7> wanted = {{
         {"Time", &columns_.time},
         {"Action", &columns_.action},
         {"Pointer", &columns_.pointer},
         {"Size", &columns_.size},
         {"Stream", &columns_.stream},
         {"Alignment", &columns_.alignment},
+        {"Tag", &columns_.tag},
     }};
     for (const auto& [name, column] : wanted) {
       for (std::size_t i = 0; i < count; ++i) {
@@ -182,7 +184,7 @@ class Parser {
         if (*column != kNone) return Error(absl::StrCat("column ", View(name), " appears twice"));
         *column = i;
       }
-      if (*column == kNone && column != &columns_.alignment) {
+      if (*column == kNone && column != &columns_.alignment && column != &columns_.tag) {
         return Error(absl::StrCat("column ", View(name), " is missing; the header is ",
                                   Quoted(Trim(line)),
                                   " and must name Time, Action, Pointer, Size and Stream"));
@@ -241,6 +243,7 @@ class Parser {
     const std::optional<std::uint64_t> stream = ParseHandle(fields[columns_.stream]);
     if (!stream) return BadField("Stream", fields[columns_.stream], "a stream's number or handle");
     row->stream = *stream;
+    if (columns_.tag != kNone) row->tag = fields[columns_.tag];
     if (absl::Status status = ReadTime(fields[columns_.time], &row->time_us); !status.ok()) {
       return status;
     }

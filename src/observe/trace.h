@@ -47,6 +47,10 @@ struct Trace {
   std::uint32_t block_count = 0;
   // The recorded streams, in order of appearance: their numbers or handles.
   std::vector<std::uint64_t> streams;
+  // Recorded tags: by block an index into `tags`, of which the first is that of blocks
+  // without one. Both are empty if no block has a tag.
+  std::vector<std::string> tags;
+  std::vector<std::uint16_t> block_tags;
 
   // What was read and is not among the events.
   std::uint64_t allocate_failures = 0;             // requests that failed when recorded

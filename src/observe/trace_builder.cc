@@ -14,6 +14,7 @@ namespace {
 // Live bytes stay in the range of the library's signed counters.
 constexpr std::uint64_t kMaxLiveBytes = std::numeric_limits<std::int64_t>::max();
 constexpr std::size_t kMaxStreams = 65535;
+constexpr std::size_t kMaxTags = 65536;  // blocks of further ones count as without
 constexpr std::size_t kMaxExamples = 5;
 
 }  // namespace
@@ -79,7 +80,29 @@ absl::Status TraceBuilder::Allocate(const Row& row) {
   if (!status.ok()) return status;
   live_bytes_ += row.bytes;
   ++trace_.block_count;
+  AppendTag(row.tag);
   return absl::OkStatus();
+}
+
+// Of the block that was counted last.
+void TraceBuilder::AppendTag(std::string_view tag) {
+  if (trace_.tags.empty() && tag.empty()) return;
+  if (trace_.tags.empty()) {
+    trace_.tags.emplace_back();
+    tag_index_.emplace("", 0);
+  }
+  const auto found = tag_index_.find(absl::string_view(tag.data(), tag.size()));
+  std::uint16_t index = 0;
+  if (found != tag_index_.end()) {
+    index = found->second;
+  } else if (trace_.tags.size() < kMaxTags) {
+    index = static_cast<std::uint16_t>(trace_.tags.size());
+    tag_index_.emplace(tag, index);
+    trace_.tags.emplace_back(tag);
+  }
+  // Blocks before the first tag have none.
+  trace_.block_tags.resize(trace_.block_count - 1, 0);
+  trace_.block_tags.push_back(index);
 }
 
 absl::Status TraceBuilder::Free(const Row& row, bool* known) {

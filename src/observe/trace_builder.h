@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
@@ -31,6 +32,7 @@ class TraceBuilder {
     std::uint64_t stream = 0;
     std::int64_t time_us = 0;  // on any clock that starts anywhere
     std::uint8_t log2_alignment = 0;
+    std::string_view tag;  // empty: none
   };
 
   void Reserve(std::size_t events);
@@ -60,7 +62,10 @@ class TraceBuilder {
   absl::Status Append(const Row& row, std::uint64_t bytes, std::uint32_t block,
                       TraceEvent::Kind kind);
 
+  void AppendTag(std::string_view tag);
+
   Trace trace_;
+  absl::flat_hash_map<std::string, std::uint16_t> tag_index_;
   absl::flat_hash_map<std::uint64_t, Live> live_;
   absl::flat_hash_map<std::uint64_t, std::uint16_t> stream_index_;
   std::uint64_t live_bytes_ = 0;

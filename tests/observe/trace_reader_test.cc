@@ -241,6 +241,25 @@ TEST(TraceReaderTest, AlignmentsAreKept) {
   EXPECT_EQ(trace->events[2].log2_alignment, 0);
 }
 
+TEST(TraceReaderTest, TagsAreKeptByBlock) {
+  const absl::StatusOr<Trace> trace = ReadTrace(
+      "Time,Action,Pointer,Size,Stream,Tag\n"
+      "1,allocate,0x1000,8,0,\n1,allocate,0x2000,8,0,weights\n1,free,0x1000,8,0,other\n"
+      "1,allocate,0x1000,8,0, cache \n1,allocate,0x3000,8,0,weights\n1,allocate,0x4000,8,0,\n",
+      "t.csv");
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  EXPECT_THAT(trace->tags, ElementsAre("", "weights", "cache"));
+  EXPECT_THAT(trace->block_tags, ElementsAre(0, 1, 2, 1, 0));
+}
+
+TEST(TraceReaderTest, ATraceWithoutTagsKeepsNone) {
+  const absl::StatusOr<Trace> trace =
+      ReadTrace("Time,Action,Pointer,Size,Stream,Tag\n1,allocate,0x1000,8,0,\n", "t.csv");
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  EXPECT_TRUE(trace->tags.empty());
+  EXPECT_TRUE(trace->block_tags.empty());
+}
+
 TEST(TraceReaderTest, MissingFilesAndFoldersAreErrors) {
   const absl::StatusOr<Trace> missing = ReadTraceFile("/no/such/trace.csv");
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);

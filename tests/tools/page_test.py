@@ -170,6 +170,35 @@ class PageTest(unittest.TestCase):
             self.assertIn(f"{result['pool_over_live']:.3f}", shown)
             self.assertIn(f"{result['driver_calls']:,}", shown)
 
+    def test_fragmentation_is_the_report_s_at_the_live_peak(self):
+        # Few enough events that each has its own sample.
+        path, results = self.page_of("--strategy=bfc;on_demand;platform;elastic", "--device=sim:24GiB",
+                                     trace_file("xla_train_1"))
+        page = self.open(path)
+        peak = page.evaluate("traceOf(0).live.indexOf(Math.max(...traceOf(0).live))")
+        for i, result in enumerate(results):
+            page.evaluate(f"chooseStrategy({i})")
+            shown = page.evaluate(f"sampleAt(memory.chosen.samples, memory.chosen.samples.fragmentation, {peak})")
+            if result["external_fragmentation"] is None:
+                self.assertIsNone(shown)  # not a number
+            else:
+                self.assertAlmostEqual(shown, result["external_fragmentation"], delta=0.0001)
+
+    def test_tags_colour_and_name_the_blocks(self):
+        trace = os.path.join(self.folder, "tagged.csv")
+        with open(trace, "w", encoding="utf-8") as file:
+            file.write(HEADER.strip() + ",Tag\n0,0,allocate,0x10,4096,0,\n0,0,allocate,0x20,4096,0,weights\n"
+                       "0,0,allocate,0x30,4096,0,<b>cache</b>\n0,900,free,0x30,4096,0,\n0,1000,free,0x20,4096,0,\n")
+        path, _ = self.page_of("--strategy=bfc", trace)
+        page = self.open(path)
+        self.assertEqual(page.evaluate("document.getElementById('color').value"), "label")
+        self.assertEqual(page.evaluate("document.getElementById('color-key').textContent"), "noneweights<b>cache</b>")
+        left, top, width, height = self.box_of(page, "map")
+        for i, tag in enumerate(("none", "weights", "<b>cache</b>")):
+            page.move(left + width / 2, top + height - (i + 0.5) / 3 * height)
+            text = page.evaluate("document.getElementById('tip').textContent")
+            self.assertTrue(text.startswith(f"block {i}, ") and text.endswith("tag " + tag), text)
+
     # ---- Zoom ---------------------------------------------------------------------------------
 
     def test_zoom_shows_less_and_finds_what_was_too_small(self):

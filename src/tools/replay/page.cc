@@ -24,6 +24,23 @@ void Fill(std::string* page, std::string_view name, const std::string& text) {
   }
 }
 
+// JSON strings. A handle reads better in the base that programs print it in.
+std::vector<std::string> StreamLabels(const observe::Trace& trace) {
+  std::vector<std::string> labels;
+  for (const std::uint64_t stream : trace.streams) {
+    labels.push_back(stream > 0xffff ? absl::StrCat("\"0x", absl::Hex(stream), "\"")
+                                     : absl::StrCat("\"", stream, "\""));
+  }
+  return labels;
+}
+
+std::vector<std::string> TagLabels(const observe::Trace& trace) {
+  std::vector<std::string> labels;
+  for (const std::string& tag : trace.tags)
+    labels.push_back(JsonString(tag.empty() ? "none" : tag));
+  return labels;
+}
+
 }  // namespace
 
 void Page::AddPart(const std::string& id, const std::string& base64) {
@@ -32,18 +49,13 @@ void Page::AddPart(const std::string& id, const std::string& base64) {
 }
 
 void Page::AddTrace(const observe::Trace& trace) {
-  std::vector<std::string> labels;
-  for (const std::uint64_t stream : trace.streams) {
-    labels.push_back(absl::StrCat(
-        "\"", stream > 0xffff ? "0x" : "",
-        stream > 0xffff ? absl::StrCat(absl::Hex(stream)) : absl::StrCat(stream), "\""));
-  }
-  if (labels.empty()) labels.emplace_back("\"0\"");
   AddPart(absl::StrCat("trace-", traces_.size()), EncodeTrace(trace));
+  const bool tagged = !trace.block_tags.empty();
   traces_.push_back(
       {absl::StrCat("\"name\": ", JsonString(trace.name), ", \"events\": ", trace.events.size(),
-                    ", \"blocks\": ", trace.block_count,
-                    ", \"labelled\": \"stream\", \"labels\": [", absl::StrJoin(labels, ", "), "]"),
+                    ", \"blocks\": ", trace.block_count, ", \"labelled\": \"",
+                    tagged ? "tag" : "stream", "\", \"labels\": [",
+                    absl::StrJoin(tagged ? TagLabels(trace) : StreamLabels(trace), ", "), "]"),
        {}});
 }
 

@@ -45,6 +45,7 @@ std::string EncodeTrace(const observe::Trace& trace) {
   bytes.reserve(trace.events.size() * 5);
   std::int64_t time_us = 0;
   std::uint32_t next_block = 0;
+  const bool tagged = !trace.block_tags.empty();
   for (const observe::TraceEvent& event : trace.events) {
     AppendNumber(&bytes, static_cast<std::uint64_t>(event.time_us - time_us));
     time_us = event.time_us;
@@ -52,7 +53,7 @@ std::string EncodeTrace(const observe::Trace& trace) {
       ++next_block;
       AppendNumber(&bytes, 0);
       AppendNumber(&bytes, event.bytes);
-      AppendNumber(&bytes, event.stream);
+      AppendNumber(&bytes, tagged ? trace.block_tags[event.block] : event.stream);
     } else {
       AppendNumber(&bytes, next_block - event.block);
     }

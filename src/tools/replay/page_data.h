@@ -21,8 +21,9 @@ namespace hbm::replay {
 
 std::string Base64(std::string_view bytes);
 
-// For each event: microseconds since the one before; then 0, bytes and stream of an
-// allocation, or of a free how many blocks ago its block was allocated.
+// For each event: microseconds since the one before; then 0, bytes and tag (the
+// stream, if there are no tags) of an allocation, or of a free how many blocks ago its
+// block was allocated.
 std::string EncodeTrace(const observe::Trace& trace);
 
 // The largest step of which all offsets are multiples; 1 if there are none.

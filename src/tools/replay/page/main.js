@@ -10,7 +10,7 @@ const map = new MemoryMap(byId('map'), view, redrawSoon);
 const fragmentation = new FragmentationChart(byId('fragmentation'), view);
 const sizes = new SizesChart(byId('sizes'), view);
 const loaded = {traces: new Map(), placed: new Map(), samples: new Map()};
-const state = {trace: 0, strategy: 0, color: 'size', hover: -1};
+const state = {trace: 0, strategy: 0, color: null, hover: -1};
 
 function remembered(store, key, make) {
   if (!store.has(key)) store.set(key, make());
@@ -60,8 +60,7 @@ function resultsOf(trace) {
   return data.traces[trace].strategies.map((strategy) => data.results[strategy.result]);
 }
 
-function chooseColor(by) {
-  state.color = by;
+function showColors(by) {
   const colors = colorsOf(traceOf(state.trace), data.traces[state.trace], by);
   map.paint(colors);
   const seen = new Set(colors.classes);
@@ -92,11 +91,12 @@ function chooseTrace(t) {
   byId('strategy').replaceChildren(...about.strategies.map((s, i) => new Option(data.results[s.result].strategy, i)));
   const kinds = [['size', 'size'], ['label', about.labelled], ['life', 'lifetime']];
   byId('color').replaceChildren(...kinds.map(([value, text]) => new Option(text, value)));
-  byId('color').value = state.color;
+  const by = state.color || (about.labelled === 'tag' ? 'label' : 'size');
+  byId('color').value = by;
   view.use(traceOf(t));
   sizes.use(traceOf(t));
   chooseStrategy(Math.min(state.strategy, about.strategies.length - 1));
-  chooseColor(state.color);
+  showColors(by);
 }
 
 function describe(block) {
@@ -149,7 +149,10 @@ function listen() {
   view.listeners.push(redrawSoon);
   byId('trace').addEventListener('change', (event) => chooseTrace(Number(event.target.value)));
   byId('strategy').addEventListener('change', (event) => chooseStrategy(Number(event.target.value)));
-  byId('color').addEventListener('change', (event) => chooseColor(event.target.value));
+  byId('color').addEventListener('change', (event) => {
+    state.color = event.target.value;
+    showColors(state.color);
+  });
   byId('across').addEventListener('change', (event) => {
     view.mode = event.target.value;
     view.all();
