@@ -221,15 +221,16 @@ class Allocator {
                            AllocError* why) noexcept;
   absl::Status DeallocateWatched(void* ptr, StreamRef after);
   bool is_watched() const { return __builtin_expect(watched_.load(std::memory_order_relaxed), 0); }
+  struct Tried;
   bool TryAgainAfterCallback(std::size_t bytes, const AllocateOptions& options, AllocError* why,
-                             void** block);
+                             void** block, Tried* tried);
 
   void* Attempt(std::size_t bytes, const AllocateOptions& options, bool may_wait,
                 AllocError* why) noexcept;
   absl::StatusOr<void*> AllocateSlow(std::size_t bytes, const AllocateOptions& options,
                                      AllocError why);
   absl::Status FailedAllocation(std::size_t bytes, const AllocateOptions& options,
-                                const AllocError& why, absl::Duration waited) const;
+                                const AllocError& why, const Tried& tried) const;
   absl::Status FailedDeallocation(const void* ptr, absl::Status why) const;
   absl::Status BadPointer(const void* ptr, std::string_view operation) const;
   void WakeWaiters();

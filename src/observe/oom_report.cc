@@ -54,6 +54,21 @@ std::string LimitText(const OomReportInput& input) {
   return "the policy";
 }
 
+// A tag's name is the caller's: the start of its first line is enough, and nothing in
+// it may steer a terminal.
+std::string TagText(TagId tag) {
+  constexpr std::size_t kShown = 60;
+  const std::string_view name = TagName(tag);
+  std::string text(name.substr(0, std::min(name.find('\n'), kShown)));
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  if (text.empty() && !name.empty()) text = "?";
+  return text;
+}
+
+// Figures that contradict each other, as seen while others allocate, are no reason
+// to overflow.
 std::int64_t FreeBytes(const Stats& stats) {
   return std::max<std::int64_t>(stats.pool_bytes, 0) -
          std::max<std::int64_t>(stats.bytes_in_use, 0);
@@ -137,11 +152,10 @@ void AppendHolders(const Snapshot& snapshot, std::string* text) {
   if (!tagged) return;
   absl::StrAppend(text, "\nlive, the tags that hold the most:");
   for (const auto& [tag, group] : Top(tags)) {
-    const std::string_view name = TagName(TagId{tag});
-    // A name is the caller's: one line of it is enough.
-    const std::string_view shown = name.substr(0, std::min(name.find('\n'), std::size_t{60}));
-    absl::StrAppendFormat(text, "\n  %10s  %s (%d blocks)", Bytes(group.bytes),
-                          shown.empty() ? absl::string_view("untagged") : View(shown), group.count);
+    const std::string name = TagText(TagId{tag});
+    absl::StrAppendFormat(text, "\n  %10s  %s (%d block%s)", Bytes(group.bytes),
+                          name.empty() ? "untagged" : name, group.count,
+                          group.count == 1 ? "" : "s");
   }
 }
 
@@ -251,16 +265,13 @@ std::string BuildOomReport(const OomReportInput& input) {
                                   " bytes) could not be allocated; cause: ", CauseText(input));
   absl::StrAppend(&text, "\nasked: alignment ", input.alignment, ", stream ",
                   StreamText(input.stream));
-  const std::string_view tag = TagName(input.tag);
-  if (!tag.empty()) {
-    absl::StrAppend(&text, ", tag ",
-                    View(tag.substr(0, std::min(tag.find('\n'), std::size_t{60}))));
-  }
+  const std::string tag = TagText(input.tag);
+  if (!tag.empty()) absl::StrAppend(&text, ", tag ", tag);
   if (!input.attempts.empty()) {
     absl::StrAppend(&text, "\ntried:");
     const std::size_t shown = std::min<std::size_t>(input.attempts.size(), 8);
     for (std::size_t i = 0; i < shown; ++i) {
-      absl::StrAppend(&text, i == 0 ? " " : ", ", View(input.attempts[i].what), " (",
+      absl::StrAppend(&text, i == 0 ? " " : ", ", input.attempts[i].what.substr(0, 80), " (",
                       absl::FormatDuration(input.attempts[i].took), ")");
     }
   }

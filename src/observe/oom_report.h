@@ -26,7 +26,7 @@ namespace hbm::observe {
 struct OomReportInput {
   // One thing that was tried before giving up.
   struct Attempt {
-    std::string_view what;
+    std::string what;
     absl::Duration took;
   };
 

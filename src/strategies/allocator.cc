@@ -39,15 +39,24 @@ Allocator::Allocator(Policy effective_policy)
 
 Allocator::~Allocator() = default;
 
+// What was tried beyond looking for memory, for the report.
+struct Allocator::Tried {
+  int callbacks = 0;
+  absl::Duration in_callbacks;
+  int looks = 0;  // while waiting
+  absl::Duration waited;
+};
+
 absl::StatusOr<void*> Allocator::AllocateSlow(std::size_t bytes, const AllocateOptions& options,
                                               AllocError why) {
   const absl::Duration max_wait =
       options.max_wait < absl::ZeroDuration() ? policy_.max_wait : options.max_wait;
   const absl::Time start = absl::Now();
   void* block = nullptr;
-  if (TryAgainAfterCallback(bytes, options, &why, &block)) return block;
+  Tried tried;
+  if (TryAgainAfterCallback(bytes, options, &why, &block, &tried)) return block;
   if (why.code != absl::StatusCode::kResourceExhausted || max_wait <= absl::ZeroDuration()) {
-    return FailedAllocation(bytes, options, why, absl::ZeroDuration());
+    return FailedAllocation(bytes, options, why, tried);
   }
   // The count is raised before the next attempt: a free that the attempt does not
   // see comes later than it and so sees the count.
@@ -60,6 +69,7 @@ absl::StatusOr<void*> Allocator::AllocateSlow(std::size_t bytes, const AllocateO
       seen = waiting_->generation;
     }
     block = Attempt(bytes, options, true, &why);
+    ++tried.looks;
     if (block != nullptr || why.code != absl::StatusCode::kResourceExhausted) break;
     const absl::Duration left = deadline - absl::Now();
     if (left <= absl::ZeroDuration()) break;
@@ -72,13 +82,14 @@ absl::StatusOr<void*> Allocator::AllocateSlow(std::size_t bytes, const AllocateO
   }
   waiters_.fetch_sub(1);
   if (block != nullptr) return block;
-  return FailedAllocation(bytes, options, why, absl::Now() - start);
+  tried.waited = absl::Now() - start - tried.in_callbacks;
+  return FailedAllocation(bytes, options, why, tried);
 }
 
 // Lets the low-memory callback free something, as often as it says that trying again
 // is worth it. True if that gave the block.
 bool Allocator::TryAgainAfterCallback(std::size_t bytes, const AllocateOptions& options,
-                                      AllocError* why, void** block) {
+                                      AllocError* why, void** block, Tried* tried) {
   static thread_local bool is_inside = false;
   if (is_inside || why->code != absl::StatusCode::kResourceExhausted) return false;
   const std::shared_ptr<const LowMemoryCallback> callback = observation_->low_memory_callback();
@@ -91,7 +102,10 @@ bool Allocator::TryAgainAfterCallback(std::size_t bytes, const AllocateOptions& 
   while (low.attempt < kMostLowMemoryAttempts) {
     low.cause = why->cause;
     is_inside = true;
+    const absl::Time start = absl::Now();
     const bool again = (*callback)(low);
+    tried->in_callbacks += absl::Now() - start;
+    ++tried->callbacks;
     is_inside = false;
     if (!again) return false;
     *block = Attempt(bytes, options, true, why);
@@ -149,7 +163,7 @@ void Allocator::WakeWaiters() {
 }
 
 absl::Status Allocator::FailedAllocation(std::size_t bytes, const AllocateOptions& options,
-                                         const AllocError& why, absl::Duration waited) const {
+                                         const AllocError& why, const Tried& tried) const {
   if (why.code == absl::StatusCode::kInvalidArgument) {
     if (options.stream.is_of_allocation()) {
       return absl::InvalidArgumentError(
@@ -176,7 +190,14 @@ absl::Status Allocator::FailedAllocation(std::size_t bytes, const AllocateOption
   input.stream = options.stream;
   input.tag = options.tag.value != 0 ? options.tag : CurrentTag();
   input.cause = why.cause;
-  if (waited > absl::ZeroDuration()) input.attempts.push_back({"waiting for a free", waited});
+  if (tried.callbacks != 0) {
+    input.attempts.push_back(
+        {absl::StrCat("the low-memory callback, ", tried.callbacks, " times"), tried.in_callbacks});
+  }
+  if (tried.looks != 0) {
+    input.attempts.push_back(
+        {absl::StrCat("waiting for a free, ", tried.looks, " looks"), tried.waited});
+  }
   input.policy = policy_;
   input.stats = GetStats();
   input.snapshot = TakeSnapshot();

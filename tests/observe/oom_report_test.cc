@@ -5,9 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <fstream>
 #include <limits>
 #include <random>
+#include <sstream>
 #include <string>
+#include <utility>
+
+#include "tests/support/paths.h"
 
 namespace hbm::observe {
 namespace {
@@ -65,6 +71,65 @@ TEST(OomReportTest, FragmentationIsToldInFull) {
             "  - set max_wait if other threads are about to free memory");
 }
 
+// One report for each cause and each thing that can set the limit, as users see them.
+std::string ReportsOfAllCauses() {
+  std::string all;
+  const auto add = [&all](const char* title, const OomReportInput& input) {
+    all += std::string("== ") + title + "\n" + BuildOomReport(input) + "\n";
+  };
+  OomReportInput input = Checkerboard(OomCause::kFragmentation);
+  add("fragmentation, on_demand", [&] {
+    OomReportInput changed = input;
+    changed.policy.strategy = Strategy::kOnDemand;
+    changed.attempts = {{"waiting for a free, 51 looks", absl::Seconds(1)}};
+    changed.policy.max_wait = absl::Seconds(1);
+    return changed;
+  }());
+  const std::pair<LimitSource, const char*> sources[] = {
+      {LimitSource::kMemoryFraction, "limit, memory_fraction"},
+      {LimitSource::kMemoryLimit, "limit, memory_limit"},
+      {LimitSource::kReserve, "limit, reserve"},
+      {LimitSource::kSetMemoryLimit, "limit, SetMemoryLimit"},
+      {LimitSource::kShortage, "limit, shortage"}};
+  for (const auto& [source, title] : sources) {
+    input = Checkerboard(OomCause::kLimit);
+    input.bytes = std::size_t{5} << 30;
+    input.stats.limit_source = source;
+    input.policy.memory_limit = std::size_t{8} << 30;
+    input.policy.reserve = std::size_t{2} << 30;
+    add(title, input);
+  }
+  input = Checkerboard(OomCause::kPending);
+  input.stats.pending_bytes = 1 * kGiB;
+  input.stream = StreamRef::FromHandle(At(0x7f01));
+  input.tag = RegisterTag("activations");
+  input.snapshot.regions[0].chunks[1].state = ChunkState::kPending;
+  input.snapshot.regions[0].chunks[0].tag = RegisterTag("weights");
+  input.attempts = {{"the low-memory callback, 2 times", absl::Microseconds(40)}};
+  add("pending", input);
+  input = Checkerboard(OomCause::kOtherProcess);
+  input.policy.strategy = Strategy::kElastic;
+  input.device = MemoryInfo{std::size_t{80} << 30, std::size_t{1} << 30};
+  add("other process", input);
+  input.cause = OomCause::kDevice;
+  input.device = MemoryInfo{std::size_t{8} << 30, 0};
+  add("device", input);
+  input.snapshot.regions.clear();
+  input.stats = Stats();
+  input.device.reset();
+  add("device, nothing known", input);
+  return all;
+}
+
+TEST(OomReportTest, EveryCauseIsToldInFull) {
+  const std::string path = testing::SourcePath("tests/observe/data/oom_reports.txt");
+  const std::string reports = ReportsOfAllCauses();
+  if (std::getenv("HBMALLOC_UPDATE_GOLDEN") != nullptr) std::ofstream(path) << reports;
+  std::stringstream golden;
+  golden << std::ifstream(path).rdbuf();
+  EXPECT_EQ(reports, golden.str()) << "HBMALLOC_UPDATE_GOLDEN=1 writes the file anew";
+}
+
 TEST(OomReportTest, TheLimitNamesItsField) {
   OomReportInput input = Checkerboard(OomCause::kLimit);
   EXPECT_THAT(BuildOomReport(input),
@@ -112,7 +177,7 @@ TEST(OomReportTest, TagsStreamsAndAttemptsAreNamed) {
                                  "allocated; cause: 512 MiB are freed but held back"));
   EXPECT_THAT(report, HasSubstr("stream 0xabc, tag activations"));
   EXPECT_THAT(report, HasSubstr("tried: search (1us), wait (20ms)"));
-  EXPECT_THAT(report, HasSubstr("  weights (1 blocks)"));
+  EXPECT_THAT(report, HasSubstr("  weights (1 block)"));
   EXPECT_THAT(report, Not(HasSubstr("second line")));
 }
 
