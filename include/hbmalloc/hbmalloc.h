@@ -9,6 +9,8 @@
 #include "hbmalloc/allocator.h"
 #include "hbmalloc/device.h"
 #include "hbmalloc/event.h"
+#include "hbmalloc/event_history.h"
+#include "hbmalloc/export.h"
 #include "hbmalloc/log.h"
 #include "hbmalloc/memory_source.h"
 #include "hbmalloc/out_of_memory.h"
