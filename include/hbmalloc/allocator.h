@@ -59,6 +59,11 @@ struct AllocateOptions {
   bool contiguous = false;
 };
 
+// Names the memory that captured graphs use. Zero names none.
+struct CapturePool {
+  std::uint64_t id = 0;
+};
+
 // What TryAllocate says of a failure, without building text.
 struct AllocError {
   absl::StatusCode code = absl::StatusCode::kOk;
@@ -148,6 +153,43 @@ class Allocator {
   // proportional to the chunks; later ones take logarithmic time.
   absl::StatusOr<BlockInfo> Describe(const void* ptr) const;
 
+  // Memory for CUDA graphs. A graph is launched with the addresses of its capture,
+  // so what a capture used must stay in place, mapped and unused by others for as long
+  // as the graph may run:
+  //
+  //   CapturePool pool = *allocator->BeginCapturePool(stream);
+  //   cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal);
+  //   ...allocate, launch and free on the stream...
+  //   cudaStreamEndCapture(stream, &graph);
+  //   allocator->EndCapturePool(pool);
+  //   ...launch the graph, as often as you like...
+  //   allocator->ReleaseCapturePool(pool, launch_stream);
+  //
+  // Between Begin and End a block belongs to the pool if it is allocated on `stream`,
+  // or on a stream that joined its capture; if it is freed there; or if RecordUse says
+  // that it is used there. Its owner may free it as usual: it is then kept, for later
+  // requests of the same pool and stream alone, until every pool it belongs to is
+  // released. No strategy moves, unmaps or gives back the memory below it meanwhile.
+  // What was allocated before and is freed after the capture, and is only read or
+  // written in between, is known by RecordUse alone.
+  //
+  // Begin comes before the capture: it may wait for work on freed memory, and call the
+  // driver. With a `pool` that was ended, its kept blocks are used again: its graphs
+  // are then launched in the order of their captures and not at once. A request in a
+  // capture that needs what the driver forbids there (waiting for work) is
+  // FailedPrecondition, and the capture goes on.
+  //   InvalidArgument    no living stream, no such pool, or it is open already.
+  absl::StatusOr<CapturePool> BeginCapturePool(StreamRef stream, CapturePool pool = {});
+  // Blocks are added no more. InvalidArgument: the pool is not open.
+  absl::Status EndCapturePool(CapturePool pool);
+  // The graphs are launched no more, and their last launch was queued on `after` (or is
+  // done: Synchronized()). Kept blocks become free in that order; live ones are their
+  // owners' as any other. On an error, what could not be freed stays, and the call can
+  // be made again.
+  //   InvalidArgument    no such pool, or no stream.
+  //   FailedPrecondition the pool is open still, or `after` is being captured.
+  absl::Status ReleaseCapturePool(CapturePool pool, StreamRef after);
+
   Stats GetStats() const;
   // Peaks become the current values; num_allocs, num_frees, num_failures and
   // largest_alloc_size start again.
@@ -210,6 +252,8 @@ class Allocator {
   virtual Snapshot DoTakeSnapshot() const = 0;
   virtual absl::StatusOr<TrimResult> DoTrim(const TrimOptions& options) = 0;
   virtual absl::Status DoSetMemoryLimit(std::size_t bytes) = 0;
+  // Null if work on the memory is always done when a block is freed.
+  virtual Timeline* DoGetTimeline() const { return nullptr; }
   // What the device has now, for reports. Unavailable if it cannot be asked.
   virtual absl::StatusOr<MemoryInfo> DoGetDeviceMemory() const {
     return absl::UnavailableError("the strategy does not ask its device");
@@ -225,6 +269,8 @@ class Allocator {
   bool TryAgainAfterCallback(std::size_t bytes, const AllocateOptions& options, AllocError* why,
                              void** block, Tried* tried);
 
+  // While there are capture pools, the allocator is watched.
+  template <bool kMayCapture>
   void* Attempt(std::size_t bytes, const AllocateOptions& options, bool may_wait,
                 AllocError* why) noexcept;
   absl::StatusOr<void*> AllocateSlow(std::size_t bytes, const AllocateOptions& options,
@@ -235,16 +281,32 @@ class Allocator {
   absl::Status BadPointer(const void* ptr, std::string_view operation) const;
   void WakeWaiters();
 
+  // Beside capture pools: see strategies/capture.cc.
+  void* AllocateBesideCaptures(const Request& request, AllocError* why) noexcept;
+  absl::Status DeallocateBesideCaptures(void* ptr, StreamRef after);
+  absl::Status RecordUseBesideCaptures(void* ptr, StreamRef stream);
+  CapturePool CaptureOf(StreamRef stream) const;
+  bool IsInCapture(StreamRef stream) const;
+  absl::Status AddToCapture(CapturePool pool, void* ptr, const Request* request);
+  absl::Status KeepForCapture(void* ptr, StreamRef last, bool is_reusable);
+  absl::Status LeaveCapture(CapturePool pool, std::uintptr_t address, StreamRef after);
+  void UseOutsideOfCapture(void* ptr, StreamRef stream);
+  absl::StatusOr<BlockInfo> DescribeBesideCaptures(absl::StatusOr<BlockInfo> info) const;
+  void MarkKept(Snapshot* snapshot) const;
+
   struct Waiting;
+  struct Captures;
   Policy policy_;
   std::atomic<int> waiters_{0};
   std::atomic<bool> watched_{false};  // beside waiters_: one cache line for both
   std::unique_ptr<internal::Observation> observation_;
   friend class internal::Observation;
   std::unique_ptr<Waiting> waiting_;
+  std::unique_ptr<Captures> captures_;
 };
 
 // In the header so that checks of options which the compiler can see cost nothing.
+template <bool kMayCapture>
 inline void* Allocator::Attempt(std::size_t bytes, const AllocateOptions& options, bool may_wait,
                                 AllocError* why) noexcept {
   *why = AllocError{};
@@ -261,7 +323,11 @@ inline void* Allocator::Attempt(std::size_t bytes, const AllocateOptions& option
                         options.tag.value != 0 ? options.tag : CurrentTag(),
                         options.contiguous,
                         may_wait};
-  return DoAllocate(request, why);
+  if constexpr (kMayCapture) {
+    return AllocateBesideCaptures(request, why);
+  } else {
+    return DoAllocate(request, why);
+  }
 }
 
 inline void* Allocator::TryAllocate(std::size_t bytes, const AllocateOptions& options,
@@ -269,7 +335,7 @@ inline void* Allocator::TryAllocate(std::size_t bytes, const AllocateOptions& op
   AllocError unused;
   if (why == nullptr) why = &unused;
   if (is_watched()) return TryAllocateWatched(bytes, AllocateOptions(options), why);
-  return Attempt(bytes, options, false, why);
+  return Attempt<false>(bytes, options, false, why);
 }
 
 inline absl::StatusOr<void*> Allocator::Allocate(std::size_t bytes,
@@ -278,7 +344,7 @@ inline absl::StatusOr<void*> Allocator::Allocate(std::size_t bytes,
   // still after reading the flag.
   if (is_watched()) return AllocateWatched(bytes, AllocateOptions(options));
   AllocError why;
-  void* const block = Attempt(bytes, options, true, &why);
+  void* const block = Attempt<false>(bytes, options, true, &why);
   if (block != nullptr || why.code == absl::StatusCode::kOk) return block;
   return AllocateSlow(bytes, AllocateOptions(options), why);
 }

@@ -86,6 +86,16 @@ class Timeline {
   // queued. Then Record and WaitOnStream on it are FailedPrecondition, and nothing
   // that would spoil the capture is called.
   virtual absl::StatusOr<bool> IsCapturing(StreamRef /*stream*/) { return false; }
+
+  // Tells apart the captures that are going on: streams that one capture spans have
+  // the same id. 0: the stream is not being captured.
+  virtual absl::StatusOr<std::uint64_t> CaptureId(StreamRef /*stream*/) { return 0; }
+
+  // A capture of this stream's work is about to begin, or has ended. Until then
+  // WaitForDevice is FailedPrecondition whenever the stream is being captured: it would
+  // spoil the capture.
+  virtual void BeginCapture(StreamRef /*stream*/) {}
+  virtual void EndCapture(StreamRef /*stream*/) {}
 };
 
 // Address ranges and physical memory apart from each other, as CUDA's virtual

@@ -14,6 +14,7 @@
 #include "observe/oom_details.h"
 #include "observe/oom_report.h"
 #include "policy/pool_limit.h"
+#include "strategies/capture.h"
 #include "strategies/observation.h"
 #include "strategies/registry.h"
 
@@ -35,7 +36,8 @@ struct Allocator::Waiting {
 Allocator::Allocator(Policy effective_policy)
     : policy_(std::move(effective_policy)),
       observation_(std::make_unique<internal::Observation>()),
-      waiting_(std::make_unique<Waiting>()) {}
+      waiting_(std::make_unique<Waiting>()),
+      captures_(std::make_unique<Captures>()) {}
 
 Allocator::~Allocator() = default;
 
@@ -68,7 +70,7 @@ absl::StatusOr<void*> Allocator::AllocateSlow(std::size_t bytes, const AllocateO
       core::MutexLock lock(waiting_->mutex);
       seen = waiting_->generation;
     }
-    block = Attempt(bytes, options, true, &why);
+    block = Attempt<true>(bytes, options, true, &why);
     ++tried.looks;
     if (block != nullptr || why.code != absl::StatusCode::kResourceExhausted) break;
     const absl::Duration left = deadline - absl::Now();
@@ -108,7 +110,7 @@ bool Allocator::TryAgainAfterCallback(std::size_t bytes, const AllocateOptions& 
     ++tried->callbacks;
     is_inside = false;
     if (!again) return false;
-    *block = Attempt(bytes, options, true, why);
+    *block = Attempt<true>(bytes, options, true, why);
     if (*block != nullptr) return true;
     if (why->code != absl::StatusCode::kResourceExhausted) return false;
     ++low.attempt;
@@ -127,7 +129,7 @@ absl::StatusOr<void*> Allocator::AllocateWatched(std::size_t bytes,
                                                  const AllocateOptions& options) {
   internal::Observation::Scope scope(*this, Event::Kind::kAllocate);
   AllocError why;
-  absl::StatusOr<void*> result = Attempt(bytes, options, true, &why);
+  absl::StatusOr<void*> result = Attempt<true>(bytes, options, true, &why);
   if (*result == nullptr && why.code != absl::StatusCode::kOk) {
     result = AllocateSlow(bytes, options, why);
   }
@@ -139,7 +141,7 @@ absl::StatusOr<void*> Allocator::AllocateWatched(std::size_t bytes,
 void* Allocator::TryAllocateWatched(std::size_t bytes, const AllocateOptions& options,
                                     AllocError* why) noexcept {
   internal::Observation::Scope scope(*this, Event::Kind::kAllocate);
-  void* const block = Attempt(bytes, options, false, why);
+  void* const block = Attempt<true>(bytes, options, false, why);
   scope.Allocated(block, bytes, options, why->code, why->cause);
   return block;
 }
@@ -147,7 +149,7 @@ void* Allocator::TryAllocateWatched(std::size_t bytes, const AllocateOptions& op
 absl::Status Allocator::DeallocateWatched(void* ptr, StreamRef after) {
   internal::Observation::Scope scope(*this, Event::Kind::kFree);
   scope.Freeing(ptr, after);
-  absl::Status status = DoDeallocate(ptr, after);
+  absl::Status status = DeallocateBesideCaptures(ptr, after);
   scope.Freed(ptr, after, status.ok());
   if (!status.ok()) return FailedDeallocation(ptr, std::move(status));
   NotifyFreed();
@@ -225,18 +227,31 @@ absl::Status Allocator::RecordUse(void* ptr, StreamRef stream) {
   if (!stream.is_handle()) {
     return absl::InvalidArgumentError("RecordUse: give the stream on which the block is used");
   }
-  absl::Status status = DoRecordUse(ptr, stream);
+  absl::Status status =
+      captures_->any.load() ? RecordUseBesideCaptures(ptr, stream) : DoRecordUse(ptr, stream);
   return absl::IsCancelled(status) ? BadPointer(ptr, "RecordUse") : status;
 }
 
-absl::StatusOr<BlockInfo> Allocator::Describe(const void* ptr) const { return DoDescribe(ptr); }
+absl::StatusOr<BlockInfo> Allocator::Describe(const void* ptr) const {
+  absl::StatusOr<BlockInfo> info = DoDescribe(ptr);
+  return captures_->any.load() ? DescribeBesideCaptures(std::move(info)) : info;
+}
 
-Stats Allocator::GetStats() const { return DoGetStats(); }
+Stats Allocator::GetStats() const {
+  Stats stats = DoGetStats();
+  core::MutexLock lock(captures_->mutex);
+  captures_->pools.AddTo(&stats);
+  return stats;
+}
 
-void Allocator::ResetPeakStats() { DoResetPeakStats(); }
+void Allocator::ResetPeakStats() {
+  DoResetPeakStats();
+  core::MutexLock lock(captures_->mutex);
+  captures_->pools.ResetCounts();
+}
 
 Fragmentation Allocator::GetFragmentation() const {
-  const Stats stats = DoGetStats();
+  const Stats stats = GetStats();
   const auto ratio = [](std::int64_t a, std::int64_t b) {
     return b == 0 ? 0.0 : static_cast<double>(a) / static_cast<double>(b);
   };
@@ -263,7 +278,11 @@ Figures Allocator::GetFigures() const {
   return figures;
 }
 
-Snapshot Allocator::TakeSnapshot() const { return DoTakeSnapshot(); }
+Snapshot Allocator::TakeSnapshot() const {
+  Snapshot snapshot = DoTakeSnapshot();
+  if (captures_->any.load()) MarkKept(&snapshot);
+  return snapshot;
+}
 
 absl::StatusOr<TrimResult> Allocator::Trim(const TrimOptions& options) {
   if (!is_watched()) return DoTrim(options);

@@ -52,6 +52,7 @@ class CudaAsync final : public Allocator {
   Snapshot DoTakeSnapshot() const override;
   absl::StatusOr<TrimResult> DoTrim(const TrimOptions& options) override;
   absl::Status DoSetMemoryLimit(std::size_t bytes) override;
+  Timeline* DoGetTimeline() const override { return source_->timeline(); }
   absl::StatusOr<MemoryInfo> DoGetDeviceMemory() const override { return source_->GetMemoryInfo(); }
 
   absl::StatusOr<void*> Take(std::size_t bytes, StreamRef stream, OomCause* cause);

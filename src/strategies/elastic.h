@@ -136,6 +136,7 @@ class Elastic final : public Allocator {
   Snapshot DoTakeSnapshot() const override;
   absl::StatusOr<TrimResult> DoTrim(const TrimOptions& options) override;
   absl::Status DoSetMemoryLimit(std::size_t bytes) override;
+  Timeline* DoGetTimeline() const override { return timeline_; }
 
   int PartOf(std::uint64_t address) const { return address < large_begin_ ? kSmall : kLarge; }
   // Counts a block that was just made of a chunk; its address.

@@ -59,6 +59,11 @@ void Observation::Add(Allocator& allocator, Watch watch) {
   allocator.watched_.store(true);
 }
 
+void Observation::Remove(Allocator& allocator, Watch watch) {
+  const unsigned left = watches_.fetch_and(~unsigned{watch}) & ~unsigned{watch};
+  allocator.watched_.store(left != 0);
+}
+
 std::int64_t Observation::Now() const {
   return clock_ != nullptr ? absl::ToInt64Nanoseconds(clock_->Now()) : observe::SteadyNanoseconds();
 }
@@ -83,8 +88,16 @@ void Observation::SetEventCallback(Allocator& allocator, EventCallback callback)
   if (event_ != nullptr) {
     Add(allocator, kEvents);
   } else {
-    const unsigned left = watches_.fetch_and(~unsigned{kEvents}) & ~unsigned{kEvents};
-    allocator.watched_.store(left != 0);
+    Remove(allocator, kEvents);
+  }
+}
+
+void Observation::NoteCaptures(Allocator& allocator, bool any) {
+  core::MutexLock lock(mutex_);
+  if (any) {
+    Add(allocator, kCaptures);
+  } else {
+    Remove(allocator, kCaptures);
   }
 }
 
@@ -99,7 +112,7 @@ void Observation::Advance(std::int64_t now) const {
 void Observation::NoteChange(const Allocator& allocator) {
   core::MutexLock lock(means_mutex_);
   Advance(Now());
-  const Stats stats = allocator.DoGetStats();
+  const Stats stats = allocator.GetStats();
   means_.pool_bytes = stats.pool_bytes;
   means_.live_bytes = stats.requested_bytes;
 }
@@ -119,7 +132,7 @@ Observation::Scope::Scope(Allocator& allocator, Event::Kind kind)
   if (__builtin_expect(watches_ <= kTrace, 1)) return;
   if ((watches_ & kProfiler) != 0) observe::BeginRange(ToString(kind).data());
   if (!TellsEvents()) return;
-  const Stats stats = allocator_.DoGetStats();
+  const Stats stats = allocator_.GetStats();
   before_.calls = static_cast<std::uint64_t>(stats.driver_calls);
   before_.nanoseconds = static_cast<std::uint64_t>(stats.driver_nanoseconds);
   start_ = observation_.Now();
@@ -155,7 +168,7 @@ void Observation::Scope::Allocated(const void* block, std::size_t bytes,
 
 void Observation::Scope::Freeing(void* ptr, StreamRef after) {
   if (TellsEvents()) {
-    if (absl::StatusOr<BlockInfo> info = allocator_.DoDescribe(ptr); info.ok()) {
+    if (absl::StatusOr<BlockInfo> info = allocator_.Describe(ptr); info.ok()) {
       freed_ = *std::move(info);
     }
   }
@@ -167,7 +180,7 @@ void Observation::Scope::Freeing(void* ptr, StreamRef after) {
 void Observation::Scope::Freed(void* ptr, StreamRef after, bool done) {
   if (!done) {
     if ((watches_ & kTrace) == 0) return;
-    const absl::StatusOr<BlockInfo> info = allocator_.DoDescribe(ptr);
+    const absl::StatusOr<BlockInfo> info = allocator_.Describe(ptr);
     const bool is_block = info.ok() && info->address == ptr;
     observation_.recorder_->FreeRefused(
         observation_.device_, ptr, is_block ? info->requested_bytes : 0,

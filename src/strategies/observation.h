@@ -38,6 +38,8 @@ class Observation {
   void SetLowMemoryCallback(LowMemoryCallback callback) HBM_EXCLUDES(mutex_);
   std::shared_ptr<const LowMemoryCallback> low_memory_callback() const HBM_EXCLUDES(mutex_);
   void SetEventCallback(Allocator& allocator, EventCallback callback) HBM_EXCLUDES(mutex_);
+  // Whether there are capture pools, which stand beside the same flag.
+  void NoteCaptures(Allocator& allocator, bool any) HBM_EXCLUDES(mutex_);
 
   std::optional<double> MeanPoolOverLive(const Allocator& allocator) const
       HBM_EXCLUDES(means_mutex_);
@@ -75,9 +77,10 @@ class Observation {
 
  private:
   friend class Scope;
-  enum Watch : unsigned { kTrace = 1, kMeans = 2, kEvents = 4, kProfiler = 8 };
+  enum Watch : unsigned { kTrace = 1, kMeans = 2, kEvents = 4, kProfiler = 8, kCaptures = 16 };
 
   void Add(Allocator& allocator, Watch watch);
+  void Remove(Allocator& allocator, Watch watch);
   std::int64_t Now() const;
   // The state changed: what was so until now is added to the integrals.
   void NoteChange(const Allocator& allocator) HBM_EXCLUDES(means_mutex_);

@@ -55,6 +55,7 @@ class Platform final : public Allocator {
   Snapshot DoTakeSnapshot() const override;
   absl::StatusOr<TrimResult> DoTrim(const TrimOptions& options) override;
   absl::Status DoSetMemoryLimit(std::size_t bytes) override;
+  Timeline* DoGetTimeline() const override { return source_->timeline(); }
   absl::StatusOr<MemoryInfo> DoGetDeviceMemory() const override { return source_->GetMemoryInfo(); }
 
   std::size_t HeldLocked() const HBM_REQUIRES(mutex_);

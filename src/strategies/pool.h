@@ -65,6 +65,7 @@ class Pool final : public Allocator {
   Snapshot DoTakeSnapshot() const override;
   absl::StatusOr<TrimResult> DoTrim(const TrimOptions& options) override;
   absl::Status DoSetMemoryLimit(std::size_t bytes) override;
+  Timeline* DoGetTimeline() const override { return source_->timeline(); }
   absl::StatusOr<MemoryInfo> DoGetDeviceMemory() const override { return source_->GetMemoryInfo(); }
 
   // The books' part of a request: a free chunk, or null.

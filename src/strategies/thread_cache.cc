@@ -537,6 +537,7 @@ class ThreadCached final : public Allocator {
     shared_->Drain();
     return shared_->pool().SetMemoryLimit(bytes);
   }
+  Timeline* DoGetTimeline() const override { return source_->timeline(); }
   absl::StatusOr<MemoryInfo> DoGetDeviceMemory() const override { return source_->GetMemoryInfo(); }
 
   const std::shared_ptr<MemorySource> source_;

@@ -52,7 +52,8 @@ cudaStream_t NewStream() {
 
 // What the host pays for a pair, where no driver is called and where the pool's is.
 void Pairs() {
-  std::printf("%-40s %14s %14s\n", "ns per pair, one stream, ordered", "one 1 MiB", "of 1,000 live");
+  std::printf("%-40s %14s %14s\n", "ns per pair, one stream, ordered", "one 1 MiB",
+              "of 1,000 live");
   const auto row = [](const char* name, hbm::testing::PairCosts costs) {
     std::printf("%-40s %14.1f %14.1f\n", name, costs.one_block, costs.many_blocks);
   };
@@ -146,8 +147,8 @@ void Preallocation() {
     const double plain = MicrosecondsSince(start) / 1e3;
     cudaFree(block);
     if (result != cudaSuccess) return;
-    std::printf("%-40s %12.3f %12.3f %12.3f\n",
-                (std::to_string(bytes / kMiB) + " MiB").c_str(), ours, plain, ours - plain);
+    std::printf("%-40s %12.3f %12.3f %12.3f\n", (std::to_string(bytes / kMiB) + " MiB").c_str(),
+                ours, plain, ours - plain);
   }
 }
 

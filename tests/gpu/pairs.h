@@ -22,7 +22,7 @@
 namespace hbm::testing {
 
 struct PairCosts {
-  double one_block = 0;   // 1 MiB, freed at once
+  double one_block = 0;    // 1 MiB, freed at once
   double many_blocks = 0;  // among 1,000 live blocks of 512 B to 4 MiB
 };
 
@@ -48,7 +48,8 @@ PairCosts MeasurePairs(Take take, Give give, int pairs = 20000) {
   std::vector<std::size_t> sizes(4096);
   std::vector<std::size_t> places(4096);
   for (std::size_t& size : sizes) {
-    size = static_cast<std::size_t>(512.0 * std::pow(2.0, static_cast<double>(random() % 1300) / 100.0));
+    size = static_cast<std::size_t>(512.0 *
+                                    std::pow(2.0, static_cast<double>(random() % 1300) / 100.0));
   }
   for (std::size_t& place : places) place = random() % 1000;
   costs.many_blocks = BestNanoseconds(pairs, [&] {

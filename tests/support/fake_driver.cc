@@ -299,10 +299,6 @@ struct FakeCalls {
   }
   static CUresult EventQuery(CUevent event) {
     ENTER(EventQuery);
-    if (fake.mode_ != CU_STREAM_CAPTURE_MODE_RELAXED) {
-      for (auto& [handle, stream] : fake.streams_)
-        fake.spoilt_captures_ += stream.capturing ? 1 : 0;
-    }
     return IsDone(fake.events_[Bits(event)]) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
   }
   static CUresult EventSynchronize(CUevent event) {
@@ -322,10 +318,23 @@ struct FakeCalls {
     }
     return CUDA_SUCCESS;
   }
+  static CUresult StreamCreate(CUstream* stream, unsigned) {
+    ENTER(StreamCreate);
+    *stream = static_cast<CUstream>(fake.CreateStream().handle());
+    fake.driver_streams_.insert(Bits(*stream));
+    return CUDA_SUCCESS;
+  }
+  static CUresult StreamDestroy(CUstream stream) {
+    ENTER(StreamDestroy);
+    if (fake.driver_streams_.erase(Bits(stream)) == 0) return CUDA_ERROR_INVALID_HANDLE;
+    fake.streams_.erase(Bits(stream));
+    return CUDA_SUCCESS;
+  }
   static CUresult StreamSynchronize(CUstream handle) {
     ENTER(StreamSynchronize);
     FakeDriver::Stream* const stream = fake.Find(handle);
     if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    if (stream->capturing) ++fake.spoilt_captures_;
     for (const auto& [id, position] : stream->clock)
       fake.done_[id] = std::max(fake.done_[id], position);
     return CUDA_SUCCESS;
@@ -342,6 +351,16 @@ struct FakeCalls {
     FakeDriver::Stream* const stream = fake.Find(handle);
     if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
     *status = stream->capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+  }
+  static CUresult StreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus* status,
+                                       cuuint64_t* id, CUgraph*, const CUgraphNode**,
+                                       std::size_t*) {
+    ENTER(StreamGetCaptureInfo);
+    FakeDriver::Stream* const stream = fake.Find(handle);
+    if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    *status = stream->capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    *id = stream->capture;
     return CUDA_SUCCESS;
   }
   static CUresult ThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
@@ -385,6 +404,13 @@ const std::vector<std::string>& FakeDriver::CallNames() {
 CUresult FakeDriver::Enter(const char* name) {
   ++total_calls_;
   ++calls_[name];
+  // What a driver forbids while anything is captured, but in relaxed mode.
+  static const std::set<std::string>* const kUnsafe = new std::set<std::string>{
+      "MemAlloc",   "MemFree",          "MemAllocManaged", "MemHostAlloc",      "MemFreeHost",
+      "EventQuery", "EventSynchronize", "StreamCreate",    "StreamSynchronize", "MemPoolTrimTo"};
+  if (mode_ != CU_STREAM_CAPTURE_MODE_RELAXED && kUnsafe->count(name) != 0) {
+    for (const auto& [handle, stream] : streams_) spoilt_captures_ += stream.capturing ? 1 : 0;
+  }
   if (fail_all_ != CUDA_SUCCESS) return fail_all_;
   if (fail_at_ != 0 && fail_name_ == name && --fail_at_ == 0) return fail_result_;
   return CUDA_SUCCESS;
@@ -404,8 +430,22 @@ int FakeDriver::calls(const std::string& name) const {
 int FakeDriver::Outstanding() const {
   return static_cast<int>(allocations_.size() + reservations_.size() + mappings_.size() +
                           pool_blocks_.size() + handles_.size() + events_.size() + pools_.size() +
-                          pushed_.size()) +
+                          pushed_.size() + driver_streams_.size()) +
          contexts_;
+}
+
+bool FakeDriver::IsBacked(const void* address, std::size_t bytes) const {
+  std::uintptr_t at = Bits(address);
+  const std::uintptr_t end = at + bytes;
+  for (const auto* ranges : {&allocations_, &pool_blocks_, &mappings_}) {
+    for (auto it = ranges->upper_bound(at); at < end && it != ranges->begin();
+         it = ranges->upper_bound(at)) {
+      --it;
+      if (at >= it->first + it->second) break;
+      at = it->first + it->second;
+    }
+  }
+  return at >= end;
 }
 
 bool FakeDriver::Take(std::size_t bytes) {
@@ -445,7 +485,15 @@ bool FakeDriver::IsOrdered(StreamRef previous, std::uint64_t position, StreamRef
 }
 
 void FakeDriver::SetCapturing(StreamRef stream, bool capturing) {
-  Find(static_cast<CUstream>(stream.handle()))->capturing = capturing;
+  Stream& its = *Find(static_cast<CUstream>(stream.handle()));
+  its.capturing = capturing;
+  its.capture = capturing ? ++last_capture_ : 0;
+}
+
+void FakeDriver::JoinCapture(StreamRef stream, StreamRef other) {
+  Stream& its = *Find(static_cast<CUstream>(stream.handle()));
+  its.capturing = true;
+  its.capture = Find(static_cast<CUstream>(other.handle()))->capture;
 }
 
 }  // namespace hbm::testing

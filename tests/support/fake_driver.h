@@ -50,6 +50,8 @@ class FakeDriver {
   // Everything that was made and not given back, the primary context included.
   int Outstanding() const;
   std::size_t bytes_in_use() const { return used_; }
+  // Whether every byte of the range is memory that the driver has given.
+  bool IsBacked(const void* address, std::size_t bytes) const;
   // Work of others on the device: memory that comes and goes.
   void SetUsedByOthers(std::size_t bytes) { others_ = bytes; }
 
@@ -67,6 +69,8 @@ class FakeDriver {
   // `previous`.
   bool IsOrdered(StreamRef previous, std::uint64_t position, StreamRef next);
   void SetCapturing(StreamRef stream, bool capturing);
+  // The stream is captured too, into the graph of the other.
+  void JoinCapture(StreamRef stream, StreamRef other);
   // Calls that would have spoiled a capture.
   int spoilt_captures() const { return spoilt_captures_; }
   CUcontext current() const { return current_; }
@@ -78,7 +82,8 @@ class FakeDriver {
   struct Stream {
     std::uint64_t id = 0;
     bool capturing = false;
-    Clock clock;  // its own entry: work queued
+    std::uint64_t capture = 0;  // which one
+    Clock clock;                // its own entry: work queued
   };
   CUresult Enter(const char* name);
   Stream* Find(CUstream handle);
@@ -100,7 +105,9 @@ class FakeDriver {
   CUcontext current_ = nullptr;
   std::vector<CUcontext> pushed_;
   std::map<std::uintptr_t, Stream> streams_;
+  std::set<std::uintptr_t> driver_streams_;  // made through the table
   std::uint64_t next_stream_id_ = 1;
+  std::uint64_t last_capture_ = 0;
   Clock done_;
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_GLOBAL;
   int spoilt_captures_ = 0;

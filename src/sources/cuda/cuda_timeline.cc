@@ -71,6 +71,49 @@ absl::Status CudaTimeline::CheckNotCapturing(StreamRef stream, const char* what)
                    "yet, so nothing can be ordered after it"));
 }
 
+absl::StatusOr<std::uint64_t> CudaTimeline::CaptureId(StreamRef stream) {
+  const DriverScope scope(&context_);
+  if (!scope.status().ok()) return scope.status();
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  cuuint64_t id = 0;
+  const CUresult result =
+      driver_.StreamGetCaptureInfo(HandleOf(stream), &status, &id, nullptr, nullptr, nullptr);
+  if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return std::uint64_t{0};
+  if (result != CUDA_SUCCESS) {
+    return ToStatus(driver_, result, "cuStreamGetCaptureInfo", NameOf(stream));
+  }
+  return status == CU_STREAM_CAPTURE_STATUS_NONE ? std::uint64_t{0} : std::uint64_t{id};
+}
+
+void CudaTimeline::BeginCapture(StreamRef stream) {
+  core::MutexLock lock(mutex_);
+  captured_.push_back(stream);
+}
+
+void CudaTimeline::EndCapture(StreamRef stream) {
+  core::MutexLock lock(mutex_);
+  const auto found = std::find(captured_.begin(), captured_.end(), stream);
+  if (found != captured_.end()) captured_.erase(found);
+}
+
+// As far as it can be known: captures that were announced, and those of streams that
+// the legacy default stream is ordered with.
+absl::Status CudaTimeline::CheckNothingCaptured() {
+  std::vector<StreamRef> perhaps;
+  {
+    core::MutexLock lock(mutex_);
+    perhaps = captured_;
+  }
+  perhaps.push_back(StreamRef());
+  for (const StreamRef stream : perhaps) {
+    if (!IsCapturing(stream).value_or(false)) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("waiting for the device: a CUDA graph is being captured on ", NameOf(stream),
+                     ", which that would spoil; try again after the capture"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<CUevent> CudaTimeline::TakeEvent() {
   {
     core::MutexLock lock(mutex_);
@@ -175,6 +218,7 @@ absl::Status CudaTimeline::WaitForDevice() {
   if (!scope.status().ok()) {
     return absl::IsUnavailable(scope.status()) ? absl::OkStatus() : scope.status();
   }
+  if (absl::Status free = CheckNothingCaptured(); !free.ok()) return free;
   const DriverMeter::Timer timer(meter_);
   return ReleaseStatus(driver_, driver_.CtxSynchronize(), "cuCtxSynchronize", "the device");
 }

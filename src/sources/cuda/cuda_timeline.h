@@ -46,18 +46,23 @@ class CudaTimeline final : public Timeline {
   void Forget(Marker marker) override;
   absl::Status WaitForDevice() override;
   absl::StatusOr<bool> IsCapturing(StreamRef stream) override;
+  absl::StatusOr<std::uint64_t> CaptureId(StreamRef stream) override;
+  void BeginCapture(StreamRef stream) override;
+  void EndCapture(StreamRef stream) override;
 
   DriverUse GetDriverUse() const { return meter_.Total(); }
 
  private:
   absl::StatusOr<CUevent> TakeEvent();
   absl::Status CheckNotCapturing(StreamRef stream, const char* what);
+  absl::Status CheckNothingCaptured();
 
   PrimaryContext& context_;
   const Driver& driver_;
   DriverMeter meter_;
   core::Mutex mutex_;
   std::vector<CUevent> idle_ HBM_GUARDED_BY(mutex_);
+  std::vector<StreamRef> captured_ HBM_GUARDED_BY(mutex_);  // perhaps
 };
 
 }  // namespace hbm::sources::cuda

@@ -83,9 +83,14 @@ namespace hbm::sources::cuda {
   CALL(EventQuery, 2000, (CUevent event))                                                          \
   CALL(EventSynchronize, 2000, (CUevent event))                                                    \
   CALL(StreamWaitEvent, 3020, (CUstream stream, CUevent event, unsigned int flags))                \
+  CALL(StreamCreate, 2000, (CUstream * stream, unsigned int flags))                                \
+  CALL(StreamDestroy, 4000, (CUstream stream))                                                     \
   CALL(StreamSynchronize, 2000, (CUstream stream))                                                 \
   CALL(StreamGetId, 12000, (CUstream stream, unsigned long long* id))                              \
   CALL(StreamIsCapturing, 10000, (CUstream stream, CUstreamCaptureStatus * status))                \
+  CALL(StreamGetCaptureInfo, 11030,                                                                \
+       (CUstream stream, CUstreamCaptureStatus * status, cuuint64_t * id, CUgraph * graph,         \
+        const CUgraphNode** dependencies, std::size_t* count))                                     \
   CALL(ThreadExchangeStreamCaptureMode, 10010, (CUstreamCaptureMode * mode))
 
 // Thread-safe, as the driver is. Trivially destructible on purpose: static
