@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -112,6 +114,7 @@ struct Columns {
   std::size_t stream = kNone;
   std::size_t alignment = kNone;
   std::size_t tag = kNone;
+  std::size_t device = kNone;
   std::size_t count = 0;
 };
 
@@ -146,8 +149,6 @@ class Parser {
   }
 
   absl::StatusOr<Trace> Run() {
-    // A row of a real log is 30 to 60 bytes long.
-    builder_.Reserve(std::min(text_.size() / 32, std::size_t{1} << 22));
     while (!text_.empty()) {
       ++line_;
       const std::string_view line = TakeLine(text_);
@@ -156,10 +157,50 @@ class Parser {
       if (!status.ok()) return status;
     }
     if (columns_.count == 0) return Error("the file is empty; it needs RMM's header line");
-    return std::move(builder_).Build();
+    if (devices_.empty()) SelectDevice("");
+    return BuildBusiest();
   }
 
  private:
+  static constexpr std::size_t kMaxDevices = 256;
+
+  // False if there are too many.
+  bool SelectDevice(std::string_view name) {
+    if (builder_ != nullptr && device_ == name) return true;
+    for (auto& [known, builder] : devices_) {
+      if (known != name) continue;
+      builder_ = &builder;
+      device_ = known;
+      return true;
+    }
+    if (devices_.size() == kMaxDevices) return false;
+    devices_.emplace_back(name, TraceBuilder());
+    builder_ = &devices_.back().second;
+    device_ = devices_.back().first;
+    // A row of a real log is 30 to 60 bytes long.
+    builder_->Reserve(std::min(text_.size() / 32, std::size_t{1} << 22) / devices_.size());
+    return true;
+  }
+
+  // The trace of the device with the most events: memories cannot be played as one.
+  Trace BuildBusiest() {
+    std::vector<Trace> traces;
+    std::size_t busiest = 0;
+    std::size_t with_events = 0;
+    for (auto& [name, builder] : devices_) {
+      traces.push_back(std::move(builder).Build());
+      if (!traces.back().events.empty()) ++with_events;
+      if (traces.back().events.size() > traces[busiest].events.size()) busiest = traces.size() - 1;
+    }
+    Trace& trace = traces[busiest];
+    if (with_events > 1) {
+      trace.notes.push_back(absl::StrCat(with_events, " devices are in the trace; ",
+                                         devices_[busiest].first, ", which has the most events, ",
+                                         "is replayed"));
+    }
+    return std::move(trace);
+  }
+
   absl::Status Error(std::string_view what) const {
     return absl::InvalidArgumentError(
         absl::StrCat(View(file_), ":", line_ == 0 ? 1 : line_, ": ", View(what)));
@@ -169,7 +210,7 @@ class Parser {
     Fields names;
     const std::size_t count = Split(line, names);
     if (count > kMaxColumns) return Error(absl::StrCat("more than ", kMaxColumns, " columns"));
-    const std::array<std::pair<std::string_view, std::size_t*>, 7> wanted = {{
+    const std::array<std::pair<std::string_view, std::size_t*>, 8> wanted = {{
         {"Time", &columns_.time},
         {"Action", &columns_.action},
         {"Pointer", &columns_.pointer},
@@ -177,6 +218,7 @@ class Parser {
         {"Stream", &columns_.stream},
         {"Alignment", &columns_.alignment},
         {"Tag", &columns_.tag},
+        {"Device", &columns_.device},
     }};
     for (const auto& [name, column] : wanted) {
       for (std::size_t i = 0; i < count; ++i) {
@@ -184,7 +226,9 @@ class Parser {
         if (*column != kNone) return Error(absl::StrCat("column ", View(name), " appears twice"));
         *column = i;
       }
-      if (*column == kNone && column != &columns_.alignment && column != &columns_.tag) {
+      const bool is_own =
+          column == &columns_.alignment || column == &columns_.tag || column == &columns_.device;
+      if (*column == kNone && !is_own) {
         return Error(absl::StrCat("column ", View(name), " is missing; the header is ",
                                   Quoted(Trim(line)),
                                   " and must name Time, Action, Pointer, Size and Stream"));
@@ -207,9 +251,14 @@ class Parser {
       return Error(absl::StrCat("the row has ", count, " fields, the header ", columns_.count, ": ",
                                 Quoted(Trim(line))));
     }
+    const std::string_view device =
+        columns_.device == kNone ? std::string_view() : fields[columns_.device];
+    if (!SelectDevice(device)) {
+      return Error(absl::StrCat("column Device: more than ", kMaxDevices, " devices"));
+    }
     const std::string_view action = fields[columns_.action];
     if (action == "allocate failure") {
-      builder_.CountAllocateFailure();
+      builder_->CountAllocateFailure();
       return absl::OkStatus();
     }
     const bool allocates = action == "allocate";
@@ -220,12 +269,12 @@ class Parser {
     absl::Status status = ReadNumbers(fields, &row);
     if (!status.ok()) return status;
     if (allocates) {
-      status = builder_.Allocate(row);
+      status = builder_->Allocate(row);
     } else {
       bool known = false;
-      status = builder_.Free(row, &known);
-      if (!known && builder_.WantsExample()) {
-        builder_.AddExample(absl::StrFormat("line %d: 0x%x", line_, row.pointer));
+      status = builder_->Free(row, &known);
+      if (!known && builder_->WantsExample()) {
+        builder_->AddExample(absl::StrFormat("line %d: 0x%x", line_, row.pointer));
       }
     }
     return status.ok() ? status : Error(std::string(status.message()));
@@ -289,7 +338,10 @@ class Parser {
   std::string_view file_;
   std::size_t line_ = 0;
   Columns columns_;
-  TraceBuilder builder_;
+  // One for each device that is named: addresses of two may be the same.
+  std::deque<std::pair<std::string, TraceBuilder>> devices_;
+  TraceBuilder* builder_ = nullptr;  // the current row's
+  std::string_view device_;
   std::int64_t last_time_of_day_ = 0;
   std::int64_t midnights_ = 0;
 };

@@ -10,9 +10,10 @@
 //   140,417,free,0x7f0000000000,1048576,0
 //
 // Columns are found by the header's names; more may follow (an Alignment column, in
-// bytes, and a Tag column are honoured). Time is whole microseconds or RMM's time of day, which
-// may pass midnight. `allocate failure` rows are counted and not replayed. Lines
-// end in LF or CRLF, the last one perhaps in nothing; empty lines are passed over.
+// bytes, and a Tag column are honoured; of several devices in a Device column, the
+// one with the most events is read, which a note says). Time is whole microseconds or
+// RMM's time of day, which may pass midnight. `allocate failure` rows are counted and not replayed.
+// Lines end in LF or CRLF, the last one perhaps in nothing; empty lines are passed over.
 #ifndef HBMALLOC_OBSERVE_RMM_CSV_H_
 #define HBMALLOC_OBSERVE_RMM_CSV_H_
 

@@ -230,6 +230,25 @@ TEST(TraceReaderTest, FractionsOfASecondAreMicroseconds) {
   EXPECT_EQ(trace->DurationMicroseconds(), 1);
 }
 
+TEST(TraceReaderTest, OfSeveralDevicesTheBusiestIsRead) {
+  const auto trace = ReadTrace(
+      "Time,Action,Pointer,Size,Stream,Device\n"
+      "1,allocate,0x1000,256,0,a\n"
+      "2,allocate,0x1000,512,0,b\n"
+      "3,free,0x1000,512,0,b\n"
+      "4,allocate,0x1000,512,0,c\n"
+      "5,allocate,0x2000,1024,0,b\n"
+      "6,free,0x1000,256,0,a\n",
+      "t.csv");
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  ASSERT_EQ(trace->events.size(), 3u);
+  EXPECT_EQ(trace->events[0].bytes, 512u);
+  EXPECT_EQ(trace->events[2].bytes, 1024u);
+  EXPECT_EQ(trace->unknown_frees, 0u);
+  ASSERT_EQ(trace->notes.size(), 1u);
+  EXPECT_THAT(trace->notes[0], ::testing::HasSubstr("3 devices are in the trace; b, which"));
+}
+
 TEST(TraceReaderTest, AlignmentsAreKept) {
   const absl::StatusOr<Trace> trace = ReadTrace(
       "Time,Action,Pointer,Size,Stream,Alignment\n"
