@@ -350,7 +350,8 @@ def table(results, trace):
 
 def summary_table(results):
     traces = {r["trace"] for r in results if recorded(r["trace"])}
-    lines = ["| allocator | ns per event, warm | with driver | pool/live | needs/live |", "|---|---|---|---|---|"]
+    lines = ["| allocator | ns per event, warm | with driver | pool/live | mean pool/live | needs/live |",
+             "|---|---|---|---|---|---|"]
     for name in names_in_order(results):
         rows = [r for r in results if r["allocator"] == name and r["trace"] in traces]
         if {r["trace"] for r in rows} != traces:
@@ -361,7 +362,7 @@ def summary_table(results):
             return "-" if any(v is None for v in values) else f"{geometric_mean(values):.{digits}f}"
 
         lines.append(f"| {name} | {mean('warm_ns_per_event', digits=1)} | {geometric_mean([time_of(r) for r in rows]):.1f} "
-                     f"| {mean('pool_over_live')} | {mean('needs_over_live')} |")
+                     f"| {mean('pool_over_live')} | {mean('mean_pool_over_live', digits=2)} | {mean('needs_over_live')} |")
     return "\n".join(lines) + "\n"
 
 
@@ -401,6 +402,8 @@ def section(heading, report, stem, out):
     text = [f"### {heading[0].upper()}{heading[1:]}\n", machine_lines(report["machine"])]
     if report.get("command"):
         text.append(f"Measured on {report['date']} by `{report['command']}`.\n")
+    runs = sorted({r["runs"] for r in results})
+    text.append(f"Times are medians over {' to '.join(map(str, dict.fromkeys([runs[0], runs[-1]])))} runs.\n")
     if files:
         text.append(f"![Memory against time]({{folder}}{files[0]})\n")
     if left_out and files:
