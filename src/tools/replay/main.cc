@@ -183,8 +183,10 @@ int Replay(const Flags& flags) {
   std::vector<observe::Trace> traces;
   if (!ReadTraces(flags, &traces)) return kBadInput;
   std::vector<std::string> names;
+  names.reserve(traces.size());
   for (const observe::Trace& trace : traces) names.push_back(trace.name);
   std::vector<std::string> labels;
+  labels.reserve(contenders->size());
   for (const Contender& contender : *contenders) labels.push_back(contender.label);
   absl::StatusOr<Outputs> outputs = PlanOutputs(flags, names, labels);
   if (!outputs.ok()) {

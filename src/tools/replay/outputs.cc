@@ -107,8 +107,8 @@ absl::StatusOr<Outputs> PlanOutputs(const Flags& flags, const std::vector<std::s
   Planner planner(flags);
   absl::Status status = planner.Claim("out", flags.out);
   if (status.ok()) status = planner.Claim("html", flags.html);
-  if (!status.ok() || flags.placements.empty())
-    return status.ok() ? absl::StatusOr<Outputs>(outputs) : status;
+  if (!status.ok()) return status;
+  if (flags.placements.empty()) return outputs;
   status = CheckPlacementsFlag(flags, traces.size(), strategies.size());
   if (!status.ok()) return status;
   for (const std::string& trace : traces) {

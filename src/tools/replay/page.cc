@@ -36,8 +36,9 @@ std::vector<std::string> StreamLabels(const observe::Trace& trace) {
 
 std::vector<std::string> TagLabels(const observe::Trace& trace) {
   std::vector<std::string> labels;
-  for (const std::string& tag : trace.tags)
+  for (const std::string& tag : trace.tags) {
     labels.push_back(JsonString(tag.empty() ? "none" : tag));
+  }
   return labels;
 }
 
