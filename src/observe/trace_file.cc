@@ -2,10 +2,13 @@
 #include "observe/trace_file.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstring>
+#include <ctime>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -44,6 +47,28 @@ absl::Status Pack(std::string_view text, std::string* packed) {
 }
 #endif
 
+// A reader that leaves is an error of the write, not the end of the program.
+class WithoutPipeSignal {
+ public:
+  WithoutPipeSignal() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~WithoutPipeSignal() {
+    if (sigismember(&before_, SIGPIPE) == 1) return;
+    const timespec now{};
+    sigtimedwait(&pipe_, nullptr, &now);  // what a write may have left
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  WithoutPipeSignal(const WithoutPipeSignal&) = delete;
+  WithoutPipeSignal& operator=(const WithoutPipeSignal&) = delete;
+
+ private:
+  sigset_t pipe_;
+  sigset_t before_;
+};
+
 }  // namespace
 
 std::string ExpandFileName(std::string_view name) {
@@ -68,7 +93,10 @@ absl::StatusOr<std::unique_ptr<TraceFile>> TraceFile::Create(const std::string& 
         "trace: ", path, ": this library was built without zlib; use a name without .gz"));
   }
 #endif
-  const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  // Without waiting, where the file is a pipe that nobody reads.
+  const int descriptor =
+      open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0644);
+  if (descriptor >= 0) fcntl(descriptor, F_SETFL, 0);
   if (descriptor < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("trace: ", path, ": cannot be written: ", std::strerror(errno)));
@@ -90,6 +118,7 @@ absl::Status TraceFile::Append(std::string_view text) {
 }
 
 absl::Status TraceFile::Write(std::string_view bytes) {
+  const WithoutPipeSignal without_signal;
   while (!bytes.empty()) {
     const ssize_t written = write(descriptor_, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;

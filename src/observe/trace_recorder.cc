@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "observe/trace_recorder.h"
 
+#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
@@ -25,6 +27,8 @@ constexpr auto kNap = std::chrono::milliseconds(20);
 constexpr auto kOldest = std::chrono::milliseconds(200);
 // Callers that find the ring full wait for so long, and then give the writer up.
 constexpr auto kStall = std::chrono::seconds(1);
+// The longest that the end of a program or allocator waits for the file system.
+constexpr int kLongestStopSeconds = 10;
 // A burst wakes the writer long before the ring is full.
 constexpr std::uint64_t kWakeEvery = EventRing::kCapacity / 8;
 
@@ -67,7 +71,7 @@ absl::StatusOr<std::shared_ptr<TraceRecorder>> TraceRecorder::Open(std::string_v
   if (std::shared_ptr<TraceRecorder> shared = known.lock()) return shared;
   absl::StatusOr<std::unique_ptr<TraceFile>> file = TraceFile::Create(path);
   if (!file.ok()) return file.status();
-  std::shared_ptr<TraceRecorder> made(new TraceRecorder(*std::move(file), path));
+  std::shared_ptr<TraceRecorder> made(new TraceRecorder(*std::move(file), path), &Close);
   if (absl::Status started = made->Start(); !started.ok()) return started;
   if (!registry.has_handlers) {
     registry.has_handlers = true;
@@ -83,20 +87,16 @@ TraceRecorder::TraceRecorder(std::unique_ptr<TraceFile> file, std::string path)
     : path_(std::move(path)),
       writer_(std::make_unique<TraceWriter>(std::move(file), NanosecondsSinceMidnight())) {}
 
-TraceRecorder::~TraceRecorder() {
+void TraceRecorder::Close(TraceRecorder* recorder) {
   {
     Registry& registry = TheRegistry();
     core::MutexLock lock(registry.mutex);
     auto& all = registry.all;
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      if (all[i] != this) continue;
-      all[i] = all.back();
-      all.pop_back();
-      break;
-    }
+    all.erase(std::remove(all.begin(), all.end(), recorder), all.end());
   }
-  Stop();
-  CountLost();
+  const bool stopped = recorder->Stop();
+  recorder->CountLost();
+  if (stopped) delete recorder;
 }
 
 absl::Status TraceRecorder::Start() {
@@ -137,6 +137,7 @@ void TraceRecorder::Record(std::uint16_t device, EventAction action, const void*
 }
 
 bool TraceRecorder::WaitForRoom() {
+  if (stalled_.load(std::memory_order_relaxed)) return false;
   Wake();
   auto deadline = std::chrono::steady_clock::now() + kStall;
   std::uint64_t left = ring_.size();
@@ -147,7 +148,10 @@ bool TraceRecorder::WaitForRoom() {
     const auto now = std::chrono::steady_clock::now();
     if (now_left < left) deadline = now + kStall;
     left = now_left;
-    if (now > deadline) return false;
+    if (now > deadline) {
+      stalled_.store(true, std::memory_order_relaxed);
+      return false;
+    }
     usleep(100);
   }
   return false;
@@ -166,6 +170,10 @@ void* TraceRecorder::RunThread(void* recorder) {
 
 void TraceRecorder::Run() {
   pthread_setname_np(pthread_self(), "hbm-trace");
+  // The program's signals are for its own threads.
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
   auto written = std::chrono::steady_clock::now();
   for (bool stops = false; !stops;) {
     std::uint64_t flushes;
@@ -204,6 +212,7 @@ void TraceRecorder::DrainOnce(bool flush) {
     });
     if (flush && failed.ok()) failed = writer.Write();
   }
+  stalled_.store(false, std::memory_order_relaxed);
   if (failed.ok() || discards_.exchange(true)) return;
   LogWarning(absl::StrCat("trace: ", failed.message(), "; recording ends here"));
 }
@@ -221,14 +230,22 @@ void TraceRecorder::Flush() {
   DrainOnce(true);
 }
 
-void TraceRecorder::Stop() {
+bool TraceRecorder::Stop() {
   {
     core::MutexLock lock(mutex_);
-    if (!has_thread_) return;
+    if (!has_thread_) return true;
     stops_ = true;
     wake_.notify_one();
   }
-  pthread_join(thread_, nullptr);
+  timespec deadline{};
+  clock_gettime(CLOCK_REALTIME, &deadline);
+  deadline.tv_sec += kLongestStopSeconds;
+  if (pthread_timedjoin_np(thread_, nullptr, &deadline) != 0) {
+    discards_.store(true);
+    LogWarning(absl::StrCat("trace: ", path_, ": the file could not be written for ",
+                            kLongestStopSeconds, " s; the end of the trace is lost"));
+    return false;
+  }
   {
     core::MutexLock lock(mutex_);
     has_thread_ = false;
@@ -236,6 +253,7 @@ void TraceRecorder::Stop() {
   }
   direct_.store(true);
   DrainOnce(true);
+  return true;
 }
 
 void TraceRecorder::CountLost() {

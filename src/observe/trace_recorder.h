@@ -45,7 +45,7 @@ class TraceRecorder {
   // The recorder of a file, new or shared. `name` as the policy's trace field has
   // it. InvalidArgument if the file cannot be made.
   static absl::StatusOr<std::shared_ptr<TraceRecorder>> Open(std::string_view name);
-  ~TraceRecorder();
+  ~TraceRecorder() = default;
   TraceRecorder(const TraceRecorder&) = delete;
   TraceRecorder& operator=(const TraceRecorder&) = delete;
 
@@ -84,9 +84,12 @@ class TraceRecorder {
   void Run() HBM_EXCLUDES(mutex_, write_mutex_);
   // Moves what is in the ring to the file.
   void DrainOnce(bool flush) HBM_EXCLUDES(write_mutex_);
-  // Ends the thread; what comes later is written by the callers themselves.
-  void Stop() HBM_EXCLUDES(mutex_, write_mutex_);
+  // Ends the thread; what comes later is written by the callers themselves. False if
+  // it hangs in the file system: then it, and the recorder, are left alone.
+  bool Stop() HBM_EXCLUDES(mutex_, write_mutex_);
   void CountLost();
+  // When the last owner is gone.
+  static void Close(TraceRecorder* recorder);
 
   static void AtExit();
   static void AtForkInChild();
@@ -95,6 +98,7 @@ class TraceRecorder {
   EventRing ring_;
   std::atomic<bool> discards_{false};  // an error, or a child after fork
   std::atomic<bool> direct_{false};    // no thread any more
+  std::atomic<bool> stalled_{false};   // the writer made no progress for a second
   std::atomic<std::uint64_t> lost_{0};
 
   core::Mutex mutex_;

@@ -2,8 +2,10 @@
 //
 // Traces of running programs: what is in the file is what was done, in an order
 // that makes sense, and reads back.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -45,6 +47,16 @@ std::string ReadFile(const std::string& path) {
   const absl::StatusOr<std::string> unpacked = observe::Gunzip(bytes, std::size_t{1} << 30);
   EXPECT_TRUE(unpacked.ok()) << unpacked.status();
   return unpacked.value_or("");
+}
+
+// Until a file has not grown for a second.
+void WaitUntilQuiet(const std::string& path) {
+  for (std::size_t before = 0, size = 1; size != before;) {
+    before = size;
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    struct stat status {};
+    if (stat(path.c_str(), &status) == 0) size = static_cast<std::size_t>(status.st_size);
+  }
 }
 
 std::unique_ptr<Allocator> Make(const std::string& spec, const std::string& device = "sim:4GiB") {
@@ -270,6 +282,33 @@ TEST(TraceRecorderFileTest, TheProcessNumberMayBeInTheName) {
   std::remove(path.c_str());
 }
 
+// Nobody reads at first, and then nobody reads on: callers wait a second once, and
+// the end is not waited for for ever. What was lost is told.
+TEST(TraceRecorderFileTest, APipeThatNobodyReadsHangsNothingSlow) {
+  const std::string path = TempFile("pipe.csv");
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      MakeAllocator(*ParsePolicy("trace=" + path), *OpenDevice("sim:1GiB")).status()));
+  const int reader = open(path.c_str(), O_RDONLY | O_NONBLOCK);
+  std::string warnings;
+  LogSink previous = SetLogSink(
+      [&](LogSeverity, std::string_view message) { warnings += std::string(message) + "\n"; });
+  const auto start = std::chrono::steady_clock::now();
+  {
+    const auto allocator = Make("trace=" + path);
+    for (int i = 0; i < 300000; ++i) {
+      ASSERT_TRUE(allocator->Deallocate(*allocator->Allocate(1000)).ok());
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8));
+  }
+  SetLogSink(previous);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  EXPECT_THAT(warnings, HasSubstr("the end of the trace is lost"));
+  close(reader);  // the writer is told now that nobody reads, and must not end the program
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  std::remove(path.c_str());
+}
+
 // What a program leaves live when it ends, and what it did just before.
 TEST(TraceRecorderExitDeathTest, NothingIsLostAtExit) {
   ::testing::FLAGS_gtest_death_test_style = "threadsafe";
@@ -301,7 +340,7 @@ TEST(TraceRecorderExitDeathTest, AnAbortLosesTheLastBufferAtMost) {
         for (int i = 0; i < 50000; ++i) {
           allocator->Deallocate(*allocator->Allocate(1000)).IgnoreError();
         }
-        std::this_thread::sleep_for(std::chrono::seconds(1));
+        WaitUntilQuiet(path);
         allocator->Allocate(4242).IgnoreError();
         std::abort();
       },
