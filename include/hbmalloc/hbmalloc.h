@@ -17,6 +17,7 @@
 #include "hbmalloc/policy.h"
 #include "hbmalloc/stats.h"
 #include "hbmalloc/stream.h"
+#include "hbmalloc/stream_ordered_pool.h"
 #include "hbmalloc/tag.h"
 #include "hbmalloc/version.h"
 

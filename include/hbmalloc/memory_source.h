@@ -68,6 +68,10 @@ class Timeline {
   // Whether the marked work is done. Does not block.
   virtual absl::StatusOr<bool> IsDone(Marker marker) = 0;
 
+  // Whether all work queued on `stream` so far is known to be done: cheaper than a
+  // marker where that is likely. Does not block. FailedPrecondition in a capture.
+  virtual absl::StatusOr<bool> IsIdle(StreamRef /*stream*/) { return false; }
+
   // Blocks the calling thread until the marked work is done, at most `timeout`;
   // DeadlineExceeded if it is not done by then.
   virtual absl::Status WaitOnHost(Marker marker, absl::Duration timeout) = 0;
@@ -131,6 +135,8 @@ class VirtualMemory {
   virtual absl::Status Unmap(MemoryRange range) = 0;
 };
 
+class StreamOrderedMemory;
+
 class MemorySource {
  public:
   virtual ~MemorySource() = default;
@@ -167,6 +173,10 @@ class MemorySource {
 
   // Null if the source cannot map physical memory (then `elastic` is refused).
   virtual VirtualMemory* virtual_memory() { return nullptr; }
+
+  // Null if the driver behind the source has no pool of its own (then `cuda_async` is
+  // refused): see stream_ordered_pool.h.
+  virtual StreamOrderedMemory* stream_ordered_memory() { return nullptr; }
 
   // Null if work on this memory is always done when a block is freed, as on the
   // host (then every stream is as good as another).

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "hbmalloc/device.h"
 #include "sources/device_spec.h"
+#include "sources/gpu_name.h"
 #include "sources/host_device.h"
 #include "sources/sim_device.h"
 
@@ -24,6 +25,9 @@ namespace {
 using OpenFunction = absl::StatusOr<std::shared_ptr<Device>> (*)(std::string_view spec);
 
 absl::StatusOr<std::shared_ptr<Device>> OpenCuda(std::string_view spec) {
+  // First of all: what is wrong with the name is so without a driver, too.
+  const absl::StatusOr<std::string> name = sources::ParseGpuName(spec);
+  if (!name.ok()) return name.status();
 #if defined(HBMALLOC_OPENS_CUDA)
   return sources::OpenCudaDevice(spec);
 #else

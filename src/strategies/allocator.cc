@@ -181,10 +181,22 @@ absl::Status Allocator::FailedAllocation(std::size_t bytes, const AllocateOption
         absl::StrCat("alignment: ", options.alignment,
                      " is not allowed; it must be a power of two from 1 to ", kMaxAlignment));
   }
+  if (why.code == absl::StatusCode::kFailedPrecondition) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("allocating ", bytes,
+                     " bytes: a CUDA graph is being captured, and what is free can only be had by "
+                     "waiting for work, which a capture forbids; allocate before the capture"));
+  }
+  if (why.code == absl::StatusCode::kUnavailable) {
+    return absl::UnavailableError(absl::StrCat(
+        "allocating ", bytes,
+        " bytes: the driver has shut down, or cannot be used in this process (one that "
+        "was forked after the driver was initialised)"));
+  }
   if (why.code != absl::StatusCode::kResourceExhausted) {
     return absl::Status(why.code, absl::StrCat("allocating ", bytes,
-                                               " bytes: the driver reported an error "
-                                               "that is not a shortage of memory; see the log"));
+                                               " bytes: the memory source reported an error that "
+                                               "is not a shortage of memory; see the log"));
   }
   observe::OomReportInput input;
   input.bytes = bytes;

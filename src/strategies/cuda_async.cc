@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "observe/log.h"
+#include "strategies/source_state.h"
 
 namespace hbm::strategies {
 namespace {
@@ -28,7 +29,7 @@ Policy Effective(const StrategyContext& context) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Allocator>> MakeCudaAsync(StrategyContext context) {
-  auto* const memory = dynamic_cast<sources::StreamOrderedMemory*>(context.source.get());
+  StreamOrderedMemory* const memory = context.source->stream_ordered_memory();
   if (memory == nullptr) {
     const std::string_view name = context.source->Name();
     return absl::UnimplementedError(
@@ -36,17 +37,17 @@ absl::StatusOr<std::unique_ptr<Allocator>> MakeCudaAsync(StrategyContext context
                      absl::string_view(name.data(), name.size()),
                      " does not have; bfc, on_demand and platform work there"));
   }
-  sources::StreamOrderedMemory::PoolOptions options;
+  StreamOrderedMemory::PoolOptions options;
   options.limit = context.limit.bytes;
   options.release_threshold = context.policy.release_threshold.value_or(
       *context.policy.preallocate ? context.limit.bytes : 0);
-  absl::StatusOr<std::unique_ptr<sources::StreamOrderedPool>> pool = memory->MakePool(options);
+  absl::StatusOr<std::unique_ptr<StreamOrderedPool>> pool = memory->MakePool(options);
   if (!pool.ok()) return pool.status();
   return std::unique_ptr<Allocator>(
       std::make_unique<CudaAsync>(std::move(context), *std::move(pool)));
 }
 
-CudaAsync::CudaAsync(StrategyContext context, std::unique_ptr<sources::StreamOrderedPool> pool)
+CudaAsync::CudaAsync(StrategyContext context, std::unique_ptr<StreamOrderedPool> pool)
     : Allocator(Effective(context)),
       device_(context.device),
       source_(context.source),
@@ -56,15 +57,23 @@ CudaAsync::CudaAsync(StrategyContext context, std::unique_ptr<sources::StreamOrd
       limit_source_(context.limit.source) {}
 
 CudaAsync::~CudaAsync() {
-  core::MutexLock lock(mutex_);
-  if (blocks_.empty()) return;
-  observe::LogWarning(absl::StrCat("an allocator is destroyed while ", blocks_.size(),
-                                   " blocks are live; their memory goes back to the device"));
-  // Their streams may be gone: once the device is done, any stream will do.
+  Blocks blocks;
+  {
+    core::MutexLock lock(mutex_);
+    blocks.swap(blocks_);
+  }
+  if (blocks.empty()) return;
+  if (!DriverIsGone(*source_)) {
+    observe::LogWarning(absl::StrCat("an allocator is destroyed while ", blocks.size(),
+                                     " blocks are live; their memory goes back to the device"));
+  }
+  // Their streams may be gone: once the device is done, none is needed.
   if (Timeline* const timeline = source_->timeline(); timeline != nullptr) {
     timeline->WaitForDevice().IgnoreError();
   }
-  for (const auto& [address, block] : blocks_) pool_->Free(block.base, StreamRef()).IgnoreError();
+  for (const auto& [address, block] : blocks) {
+    pool_->Free(block.base, StreamRef::Synchronized()).IgnoreError();
+  }
 }
 
 void CudaAsync::GiveBackBytes(std::size_t bytes) {
@@ -92,7 +101,7 @@ absl::StatusOr<void*> CudaAsync::Take(std::size_t bytes, StreamRef stream, OomCa
     return block.status();
   }
   if (pool_->EnforcesLimit() && limit >= *policy().memory_limit) return block;
-  const absl::StatusOr<sources::StreamOrderedPool::Usage> usage = pool_->GetUsage();
+  const absl::StatusOr<StreamOrderedPool::Usage> usage = pool_->GetUsage();
   if (!usage.ok() || usage->reserved <= limit) return block;
   pool_->Free(*block, stream).IgnoreError();
   GiveBackBytes(bytes);
@@ -101,32 +110,21 @@ absl::StatusOr<void*> CudaAsync::Take(std::size_t bytes, StreamRef stream, OomCa
 }
 
 void* CudaAsync::DoAllocate(const Request& request, AllocError* why) noexcept {
-  const StreamRef stream = request.stream.is_handle() ? request.stream : StreamRef();
   const std::size_t spare = request.alignment > kMinAlignment ? request.alignment : 0;
   OomCause cause = OomCause::kLimit;
-  absl::StatusOr<void*> base = absl::ResourceExhaustedError("larger than any device");
+  absl::StatusOr<void*> base = nullptr;
   std::size_t bytes = 0;
   if (request.bytes <= kMostBytes) {
     bytes = (request.bytes + spare + kPoolUnit - 1) / kPoolUnit * kPoolUnit;
-    base = Take(bytes, stream, &cause);
-    if (absl::IsResourceExhausted(base.status()) && cause != OomCause::kLimit) {
-      // What streams still have to free may be enough: once, wait and trim.
-      if (pool_->Synchronize(stream).ok() && pool_->TrimTo(0).ok()) {
-        {
-          core::MutexLock lock(mutex_);
-          ++waits_;
-        }
-        base = Take(bytes, stream, &cause);
-      }
+    base = Take(bytes, request.stream, &cause);
+    if (!base.ok() && absl::IsResourceExhausted(base.status()) && cause != OomCause::kLimit) {
+      base = TakeAfterWaiting(bytes, request.stream, &cause);
     }
+  } else {
+    base = absl::ResourceExhaustedError("larger than any device");
   }
-  if (base.ok() && request.stream.is_synchronized()) {
-    // Memory that earlier work may still touch is given in the legacy stream's order.
-    if (absl::Status done = pool_->Synchronize(stream); !done.ok()) {
-      pool_->Free(*base, stream).IgnoreError();
-      GiveBackBytes(bytes);
-      base = done;
-    }
+  if (!base.ok() && !absl::IsResourceExhausted(base.status())) {
+    LogSourceError("cuda_async", base.status());
   }
   core::MutexLock lock(mutex_);
   if (!base.ok()) {
@@ -136,20 +134,37 @@ void* CudaAsync::DoAllocate(const Request& request, AllocError* why) noexcept {
     return nullptr;
   }
   const std::uintptr_t address =
-      (AddressOf(*base) + request.alignment - 1) / request.alignment * request.alignment;
-  blocks_.emplace(address, Block{*base, bytes, request.bytes, request.stream, request.tag, {}});
+      (AddressOf(*base) + request.alignment - 1) & ~(std::uintptr_t{request.alignment} - 1);
+  blocks_.emplace(address, Block{*base, bytes, request.bytes, request.stream, request.tag});
   counters_.Allocated(bytes, request.bytes);
   return PointerTo(address);
 }
 
-// The free takes its turn on one stream, so that stream waits for the others.
-absl::Status CudaAsync::JoinUsers(const Block& block, StreamRef last) {
+// What streams still have to free may be enough: once, wait and trim.
+absl::StatusOr<void*> CudaAsync::TakeAfterWaiting(std::size_t bytes, StreamRef stream,
+                                                  OomCause* cause) {
+  absl::Status done = pool_->Synchronize(stream);
+  if (done.ok()) done = pool_->TrimTo(0);
+  if (absl::IsFailedPrecondition(done)) return done;  // in a capture
+  if (!done.ok()) return absl::ResourceExhaustedError("the driver's pool cannot be trimmed");
+  {
+    core::MutexLock lock(mutex_);
+    ++waits_;
+  }
+  return Take(bytes, stream, cause);
+}
+
+// The free takes its turn on one stream, so that stream waits for the others. Where
+// it has no stream, the caller does.
+absl::Status CudaAsync::JoinUsers(const std::vector<StreamRef>& users, StreamRef last) {
   Timeline* const timeline = source_->timeline();
   if (timeline == nullptr) return absl::OkStatus();
-  for (const StreamRef user : block.used_on) {
+  for (const StreamRef user : users) {
     const absl::StatusOr<Timeline::Marker> marker = timeline->Record(user);
     if (!marker.ok()) return marker.status();
-    const absl::Status waited = timeline->WaitOnStream(last, *marker);
+    const absl::Status waited = last.is_handle()
+                                    ? timeline->WaitOnStream(last, *marker)
+                                    : timeline->WaitOnHost(*marker, absl::InfiniteDuration());
     timeline->Forget(*marker);
     if (!waited.ok()) return waited;
   }
@@ -158,22 +173,30 @@ absl::Status CudaAsync::JoinUsers(const Block& block, StreamRef last) {
 
 absl::Status CudaAsync::DoDeallocate(void* ptr, StreamRef after) {
   Block block;
+  std::vector<StreamRef> users;
   {
     // Out of the table first: of two frees of one block, the second finds nothing.
     core::MutexLock lock(mutex_);
     const auto found = blocks_.find(AddressOf(ptr));
     if (found == blocks_.end()) return absl::CancelledError();
-    block = std::move(found->second);
+    block = found->second;
     blocks_.erase(found);
+    if (!used_on_.empty()) {
+      const auto used = used_on_.find(AddressOf(ptr));
+      if (used != used_on_.end()) {
+        users = std::move(used->second);
+        used_on_.erase(used);
+      }
+    }
   }
-  StreamRef last = after.is_of_allocation() ? block.stream : after;
+  const StreamRef last = after.is_of_allocation() ? block.stream : after;
   absl::Status freed;
-  if (!last.is_handle()) last = StreamRef();
-  if (!after.is_synchronized()) freed = JoinUsers(block, last);
+  if (!after.is_synchronized() && !users.empty()) freed = JoinUsers(users, last);
   if (freed.ok()) freed = pool_->Free(block.base, last);
   core::MutexLock lock(mutex_);
   if (!freed.ok()) {
-    blocks_.emplace(AddressOf(ptr), std::move(block));
+    blocks_.emplace(AddressOf(ptr), block);
+    if (!users.empty()) used_on_[AddressOf(ptr)] = std::move(users);
     return freed;
   }
   taken_ -= block.bytes;
@@ -185,7 +208,8 @@ absl::Status CudaAsync::DoRecordUse(void* ptr, StreamRef stream) {
   core::MutexLock lock(mutex_);
   const auto found = blocks_.find(AddressOf(ptr));
   if (found == blocks_.end()) return absl::CancelledError();
-  std::vector<StreamRef>& used_on = found->second.used_on;
+  if (stream == found->second.stream) return absl::OkStatus();
+  std::vector<StreamRef>& used_on = used_on_[AddressOf(ptr)];
   if (std::find(used_on.begin(), used_on.end(), stream) == used_on.end()) {
     used_on.push_back(stream);
   }
@@ -209,7 +233,7 @@ absl::StatusOr<BlockInfo> CudaAsync::DoDescribe(const void* ptr) const {
 
 Stats CudaAsync::DoGetStats() const {
   Stats stats;
-  const absl::StatusOr<sources::StreamOrderedPool::Usage> usage = pool_->GetUsage();
+  const absl::StatusOr<StreamOrderedPool::Usage> usage = pool_->GetUsage();
   {
     core::MutexLock lock(mutex_);
     counters_.AddTo(stats);
@@ -252,13 +276,13 @@ Snapshot CudaAsync::DoTakeSnapshot() const {
 }
 
 absl::StatusOr<TrimResult> CudaAsync::DoTrim(const TrimOptions& options) {
-  const absl::StatusOr<sources::StreamOrderedPool::Usage> before = pool_->GetUsage();
+  const absl::StatusOr<StreamOrderedPool::Usage> before = pool_->GetUsage();
   if (!before.ok()) return before.status();
   if (options.max_wait == absl::InfiniteDuration() && source_->timeline() != nullptr) {
     if (absl::Status done = source_->timeline()->WaitForDevice(); !done.ok()) return done;
   }
   if (absl::Status trimmed = pool_->TrimTo(options.keep_pool_bytes); !trimmed.ok()) return trimmed;
-  const absl::StatusOr<sources::StreamOrderedPool::Usage> after = pool_->GetUsage();
+  const absl::StatusOr<StreamOrderedPool::Usage> after = pool_->GetUsage();
   if (!after.ok()) return after.status();
   TrimResult result;
   result.released = before->reserved - std::min(before->reserved, after->reserved);

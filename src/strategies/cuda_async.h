@@ -12,12 +12,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/container/btree_map.h"
 #include "core/mutex.h"
 #include "hbmalloc/allocator.h"
-#include "sources/stream_ordered_pool.h"
+#include "hbmalloc/stream_ordered_pool.h"
 #include "strategies/counters.h"
 #include "strategies/registry.h"
 
@@ -28,7 +29,7 @@ absl::StatusOr<std::unique_ptr<Allocator>> MakeCudaAsync(StrategyContext context
 
 class CudaAsync final : public Allocator {
  public:
-  CudaAsync(StrategyContext context, std::unique_ptr<sources::StreamOrderedPool> pool);
+  CudaAsync(StrategyContext context, std::unique_ptr<StreamOrderedPool> pool);
   ~CudaAsync() override;
 
  private:
@@ -38,7 +39,6 @@ class CudaAsync final : public Allocator {
     std::size_t requested = 0;
     StreamRef stream;
     TagId tag;
-    std::vector<StreamRef> used_on;
   };
   using Blocks = absl::btree_map<std::uintptr_t, Block>;
 
@@ -56,16 +56,19 @@ class CudaAsync final : public Allocator {
   absl::StatusOr<MemoryInfo> DoGetDeviceMemory() const override { return source_->GetMemoryInfo(); }
 
   absl::StatusOr<void*> Take(std::size_t bytes, StreamRef stream, OomCause* cause);
-  absl::Status JoinUsers(const Block& block, StreamRef last);
+  absl::StatusOr<void*> TakeAfterWaiting(std::size_t bytes, StreamRef stream, OomCause* cause);
+  absl::Status JoinUsers(const std::vector<StreamRef>& users, StreamRef last);
   void GiveBackBytes(std::size_t bytes);
 
   const std::shared_ptr<Device> device_;  // kept alive, and before the source
   const std::shared_ptr<MemorySource> source_;
   const std::size_t granularity_;
-  const std::unique_ptr<sources::StreamOrderedPool> pool_;
+  const std::unique_ptr<StreamOrderedPool> pool_;
 
-  mutable core::Mutex mutex_;
+  mutable core::SpinLock mutex_;
   Blocks blocks_ HBM_GUARDED_BY(mutex_);
+  // Streams beside its own that a live block is used on, by address.
+  std::unordered_map<std::uintptr_t, std::vector<StreamRef>> used_on_ HBM_GUARDED_BY(mutex_);
   BlockCounters counters_ HBM_GUARDED_BY(mutex_);
   std::size_t limit_ HBM_GUARDED_BY(mutex_);
   LimitSource limit_source_ HBM_GUARDED_BY(mutex_);

@@ -13,6 +13,7 @@
 #include "observe/log.h"
 #include "policy/text.h"
 #include "strategies/free_sums.h"
+#include "strategies/source_state.h"
 
 namespace hbm::strategies {
 namespace {
@@ -150,7 +151,7 @@ Elastic::~Elastic() {
     }
     live_bytes = counters_.requested;
   }
-  if (live != 0) {
+  if (live != 0 && !DriverIsGone(*source_)) {
     observe::LogWarning(absl::StrCat("an allocator is destroyed while ", live, " blocks of ",
                                      policy::FormatBytes(static_cast<std::size_t>(live_bytes)),
                                      " are live; their memory goes back to the device"));
@@ -311,8 +312,8 @@ AllocError Elastic::Exhausted(const FitRequest& request, Planned why, bool devic
     }
   }
   if (!driver.ok() && !absl::IsResourceExhausted(driver)) {
-    observe::LogWarning(absl::StrCat("getting memory: ", driver.ToString()));
-    return {driver.code(), OomCause::kNone};
+    LogSourceError("getting memory", driver);
+    return {SourceError(driver).code(), OomCause::kNone};
   }
   error.cause = OomCause::kFragmentation;
   if (!device_is_full || why == Planned::kNoPlace) return error;

@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "observe/log.h"
 #include "policy/text.h"
+#include "strategies/source_state.h"
 
 namespace hbm::strategies {
 namespace {
@@ -39,10 +40,12 @@ Platform::~Platform() {
   core::MutexLock source_lock(source_mutex_);
   core::MutexLock lock(mutex_);
   if (blocks_.empty()) return;
-  observe::LogWarning(
-      absl::StrCat("an allocator is destroyed while ", blocks_.size(), " blocks of ",
-                   policy::FormatBytes(static_cast<std::size_t>(counters_.requested)),
-                   " are live; their memory goes back to the device"));
+  if (!DriverIsGone(*source_)) {
+    observe::LogWarning(
+        absl::StrCat("an allocator is destroyed while ", blocks_.size(), " blocks of ",
+                     policy::FormatBytes(static_cast<std::size_t>(counters_.requested)),
+                     " are live; their memory goes back to the device"));
+  }
   if (Timeline* const timeline = source_->timeline(); timeline != nullptr) {
     timeline->WaitForDevice().IgnoreError();
   }
@@ -94,8 +97,8 @@ void* Platform::DoAllocate(const Request& request, AllocError* why) noexcept {
       source_->AllocateBlock(request.bytes, request.alignment);
   if (!range.ok()) {
     if (absl::IsResourceExhausted(range.status())) return Failed(Exhausted(), why);
-    observe::LogWarning(absl::StrCat("platform: ", range.status().ToString()));
-    return Failed({range.status().code(), OomCause::kNone}, why);
+    LogSourceError("platform", range.status());
+    return Failed({SourceError(range.status()).code(), OomCause::kNone}, why);
   }
   // What a request adds to what is held only the source knows: sharing granules,
   // it may be nothing.
@@ -144,6 +147,9 @@ absl::Duration Platform::Now() const {
 
 absl::Status Platform::WaitFor(StreamRef stream) {
   Timeline& timeline = *source_->timeline();
+  const absl::StatusOr<bool> idle = timeline.IsIdle(stream);
+  if (!idle.ok()) return idle.status();
+  if (*idle) return absl::OkStatus();
   const absl::StatusOr<Timeline::Marker> marker = timeline.Record(stream);
   if (!marker.ok()) return marker.status();
   absl::Status waited;

@@ -11,6 +11,7 @@
 #include "observe/log.h"
 #include "policy/text.h"
 #include "strategies/free_sums.h"
+#include "strategies/source_state.h"
 #include "strategies/thread_cache.h"
 
 namespace hbm::strategies {
@@ -143,7 +144,7 @@ Pool::~Pool() {
     }
     live_bytes = counters_.requested;
   }
-  if (live != 0) {
+  if (live != 0 && !DriverIsGone(*source_)) {
     observe::LogWarning(absl::StrCat("an allocator is destroyed while ", live, " blocks of ",
                                      policy::FormatBytes(static_cast<std::size_t>(live_bytes)),
                                      " are live; their memory goes back to the device"));
@@ -247,7 +248,7 @@ void* Pool::AllocateOrdered(core::BestFit::Request request, StreamRef stream, Al
   if (request.rounded != 0 && request.order == StreamOrder::kUnknown) {
     const absl::StatusOr<core::OrderId> order = order_->Introduce(stream);
     if (!order.ok()) {
-      observe::LogWarning(absl::StrCat("a new stream: ", order.status().ToString()));
+      LogSourceError("a new stream", order.status());
       core::MutexLock lock(mutex_);
       ++counters_.failures;
       *why = {order.status().code(), OomCause::kNone};
@@ -290,12 +291,18 @@ void* Pool::AllocateSlow(const core::BestFit::Request& request, StreamRef stream
       }
       available = AvailableLocked();
     }
-    if (idle != 0 && available + idle >= bytes && ReleaseIdleRegions(0, 0).ok()) {
-      grown = Grow(bytes, &request, &block);
+    if (idle != 0 && available + idle >= bytes) {
+      const absl::Status released = ReleaseIdleRegions(0, 0).status();
+      if (released.ok()) {
+        grown = Grow(bytes, &request, &block);
+      } else if (absl::IsFailedPrecondition(released)) {
+        grown = released;  // the device cannot be waited for in a capture
+      }
     }
   }
   if (block != nullptr) return block;
-  if (order_ != nullptr && (grown.ok() || absl::IsResourceExhausted(grown))) {
+  const bool is_short = absl::IsResourceExhausted(grown) || absl::IsFailedPrecondition(grown);
+  if (order_ != nullptr && (grown.ok() || is_short)) {
     // Nothing else fits: this stream waits for the memory of others.
     const absl::Status borrowed = order_->Borrow(stream, request.order, [&] {
       core::MutexLock lock(mutex_);
@@ -323,7 +330,7 @@ absl::Status Pool::Grow(std::uint64_t bytes, const core::BestFit::Request* reque
   }
   const absl::StatusOr<MemoryRange> range =
       TakeFromSource(bytes, std::min(next_region_bytes_, available));
-  if (!range.ok()) return range.status();
+  if (!range.ok()) return SourceError(range.status());
   if (!enlarged && next_region_bytes_ <= core::kMaxChunkBytes / 2) next_region_bytes_ *= 2;
   return AddRegion(*range, request, block);
 }
@@ -388,7 +395,7 @@ AllocError Pool::Exhausted(std::uint64_t bytes, const absl::Status& growth) {
     free = pool - static_cast<std::uint64_t>(counters_.in_use) - held;
   }
   if (!growth.ok() && !absl::IsResourceExhausted(growth)) {
-    observe::LogWarning(absl::StrCat("getting memory: ", growth.ToString()));
+    LogSourceError("getting memory", growth);
     return {growth.code(), OomCause::kNone};
   }
   if (free >= bytes) {

@@ -18,6 +18,26 @@ namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
+// A capture, and a launch of its graph.
+void Capture(FakeDriver& fake, Allocator& allocator, StreamRef stream) {
+  const absl::StatusOr<CapturePool> pool = allocator.BeginCapturePool(stream);
+  if (!pool.ok()) return;
+  fake.SetCapturing(stream, true);
+  AllocateOptions options;
+  options.stream = stream;
+  for (int i = 0; i < 4; ++i) {
+    void* const block = allocator.TryAllocate(kMiB, options);
+    if (block == nullptr) continue;
+    EXPECT_TRUE(allocator.Deallocate(block).ok());
+  }
+  fake.SetCapturing(stream, false);
+  EXPECT_TRUE(allocator.EndCapturePool(*pool).ok());
+  // What could not be given back is still the pool's.
+  if (!allocator.ReleaseCapturePool(*pool, stream).ok()) {
+    EXPECT_TRUE(allocator.ReleaseCapturePool(*pool, stream).ok());
+  }
+}
+
 // Some of everything, on three streams. Errors are allowed; a wrong book is not.
 void Exercise(FakeDriver& fake, const std::string& policy) {
   auto device = sources::OpenCudaDevice("cuda:0", fake.table());
@@ -40,6 +60,7 @@ void Exercise(FakeDriver& fake, const std::string& policy) {
     if (i % 11 == 0) fake.Finish(options.stream);
     if (i % 20 == 19) (*allocator)->Trim().IgnoreError();
   }
+  Capture(fake, **allocator, streams[1]);
   for (void* const block : live) {
     if (!(*allocator)->Deallocate(block).ok()) {
       EXPECT_TRUE((*allocator)->Deallocate(block).ok());  // still held, so it can be tried again
@@ -130,6 +151,7 @@ INSTANTIATE_TEST_SUITE_P(Strategies, CudaFaultsTest,
                          ::testing::Values("bfc:memory_limit=16MiB", "on_demand:memory_limit=16MiB",
                                            "platform:memory_limit=16MiB",
                                            "cuda_async:memory_limit=16MiB",
+                                           "elastic:memory_limit=16MiB",
                                            "on_demand:memory_limit=16MiB,peers=1"),
                          [](const auto& instance) {
                            std::string name;

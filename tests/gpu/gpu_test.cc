@@ -12,39 +12,22 @@
 #include "gtest/gtest.h"
 #include "hbmalloc/hbmalloc.h"
 #include "tests/conformance/conformance_suite.h"
+#include "tests/gpu/gpu_fixture.h"
 #include "tests/gpu/kernels.h"
 
 namespace hbm::testing {
 namespace {
 
-std::string WhyNoGpu() {
-  const absl::StatusOr<std::shared_ptr<Device>> device = OpenDevice("cuda:0");
-  return device.ok() ? "" : std::string(device.status().message());
-}
-
 // Without a GPU the suite is empty, which is allowed.
 std::vector<Subject> GpuSubjects() {
   if (!WhyNoGpu().empty()) return {};
-  return Subjects({"bfc:memory_limit=256MiB", "on_demand:memory_limit=256MiB",
-                   "platform:memory_limit=256MiB", "elastic:memory_limit=256MiB"},
-                  {{"cuda:0"}});
+  return Subjects(
+      {"bfc:memory_limit=256MiB", "on_demand:memory_limit=256MiB", "platform:memory_limit=256MiB",
+       "elastic:memory_limit=256MiB", "cuda_async:memory_limit=256MiB"},
+      {{"cuda:0"}});
 }
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ConformanceTest);
 INSTANTIATE_TEST_SUITE_P(Gpu, ConformanceTest, ::testing::ValuesIn(GpuSubjects()), SubjectName);
-
-class GpuTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    const std::string why = WhyNoGpu();
-    if (!why.empty()) GTEST_SKIP() << why;
-    ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
-  }
-  static std::unique_ptr<Allocator> Make(const std::string& policy) {
-    auto allocator = MakeAllocator(*ParsePolicy(policy), *OpenDevice("cuda:0"));
-    EXPECT_TRUE(allocator.ok()) << allocator.status();
-    return allocator.ok() ? *std::move(allocator) : nullptr;
-  }
-};
 
 // Thousands of blocks on four streams. Each block is filled, kept busy, checked and
 // freed while that work is in flight; a reuse out of order shows as a mismatch.
@@ -81,8 +64,9 @@ unsigned long long CountMismatches(Allocator& allocator, int steps) {
 }
 
 TEST_F(GpuTest, FourStreamsSeeNoWrongReuse) {
-  for (const char* policy : {"bfc:memory_limit=8MiB", "on_demand:memory_limit=8MiB",
-                             "platform:memory_limit=64MiB", "cuda_async:memory_limit=256MiB"}) {
+  for (const char* policy :
+       {"bfc:memory_limit=8MiB", "on_demand:memory_limit=8MiB", "platform:memory_limit=64MiB",
+        "elastic:memory_limit=8MiB", "cuda_async:memory_limit=256MiB"}) {
     auto allocator = Make(policy);
     ASSERT_NE(allocator, nullptr);
     EXPECT_EQ(CountMismatches(*allocator, 4000), 0U) << policy;
@@ -112,24 +96,6 @@ TEST_F(GpuTest, HitsDoNotSpoilACapture) {
   EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
   cudaGraphDestroy(graph);
   cudaStreamDestroy(stream);
-}
-
-TEST_F(GpuTest, PoolOfOneDeviceDiesWhileAnotherIsCurrent) {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess || count < 2) {
-    GTEST_SKIP() << "needs two devices, this machine has " << count;
-  }
-  auto allocator = Make("bfc:memory_limit=64MiB,peers=1");
-  ASSERT_NE(allocator, nullptr);
-  void* const block = allocator->TryAllocate(1 << 20);
-  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
-  FillPattern(block, 1 << 18, 3, nullptr);  // from device 1, by peer access
-  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  EXPECT_TRUE(allocator->Deallocate(block, StreamRef::Synchronized()).ok());
-  allocator.reset();
-  int current = -1;
-  EXPECT_EQ(cudaGetDevice(&current), cudaSuccess);
-  EXPECT_EQ(current, 1);
 }
 
 }  // namespace

@@ -17,8 +17,7 @@ ALLOWED = {
     "policy": {"core", "observe/log.h"},
     "observe": {"core", "policy"},
     "sources": {"core", "policy", "observe"},
-    # The header is an interface alone: what a source may offer beside memory_source.h.
-    "strategies": {"core", "policy", "observe", "sources/stream_ordered_pool.h"},
+    "strategies": {"core", "policy", "observe"},
     "sharing": {"core", "policy", "observe"},
     "interop": {"core", "policy", "observe"},
     "tools": {"core", "policy", "observe", "sharing"},

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 namespace hbm::testing {
@@ -13,7 +14,10 @@ namespace {
 constexpr std::size_t kGranule = std::size_t{2} << 20;
 FakeDriver* g_fake = nullptr;
 
-CUcontext TheContext() { return reinterpret_cast<CUcontext>(std::uintptr_t{0xC0}); }
+// One context for each device.
+CUcontext ContextOf(int device) {
+  return reinterpret_cast<CUcontext>(std::uintptr_t{0xC0} + static_cast<std::uintptr_t>(device));
+}
 std::uintptr_t Bits(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
 
 }  // namespace
@@ -72,10 +76,10 @@ struct FakeCalls {
     *can = 1;
     return CUDA_SUCCESS;
   }
-  static CUresult DevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
+  static CUresult DevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
     ENTER(DevicePrimaryCtxRetain);
     ++fake.contexts_;
-    *context = TheContext();
+    *context = ContextOf(device);
     return CUDA_SUCCESS;
   }
   static CUresult DevicePrimaryCtxRelease(CUdevice) {
@@ -108,13 +112,19 @@ struct FakeCalls {
   }
   static CUresult CtxSynchronize() {
     ENTER(CtxSynchronize);
+    std::set<std::uint64_t> living;
     for (auto& [handle, stream] : fake.streams_) {
+      living.insert(stream.id);
+      if (stream.device != fake.CurrentDevice()) continue;
       if (stream.capturing) ++fake.spoilt_captures_;
       std::uint64_t& done = fake.done_[stream.id];
       done = std::max(done, stream.clock[stream.id]);
     }
-    for (std::uint64_t id = 1; id < fake.next_stream_id_; ++id)
-      fake.done_[id] = ~std::uint64_t{0} / 2;
+    // Of streams that are gone, too.
+    for (const auto& [id, device] : fake.stream_device_) {
+      if (device == fake.CurrentDevice() && living.count(id) == 0)
+        fake.done_[id] = ~std::uint64_t{0} / 2;
+    }
     return CUDA_SUCCESS;
   }
   static CUresult MemGetInfo(std::size_t* free, std::size_t* total) {
@@ -133,6 +143,7 @@ struct FakeCalls {
       fake.next_address_ += (bytes + kGranule - 1) / kGranule * kGranule + kGranule;
     }
     fake.allocations_[*address] = bytes;
+    fake.device_of_[*address] = fake.CurrentDevice();
     return CUDA_SUCCESS;
   }
   static CUresult MemAlloc(CUdeviceptr* address, std::size_t bytes) {
@@ -188,11 +199,12 @@ struct FakeCalls {
     return fake.reservations_.erase(address) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   }
   static CUresult MemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes,
-                            const CUmemAllocationProp*, unsigned long long) {
+                            const CUmemAllocationProp* properties, unsigned long long) {
     ENTER(MemCreate);
     if (!fake.Take(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     *handle = fake.next_handle_++;
     fake.handles_[*handle] = bytes;
+    fake.handle_device_[*handle] = properties->location.id;
     return CUDA_SUCCESS;
   }
   static CUresult MemRelease(CUmemGenericAllocationHandle handle) {
@@ -204,9 +216,10 @@ struct FakeCalls {
     return CUDA_SUCCESS;
   }
   static CUresult MemMap(CUdeviceptr address, std::size_t bytes, std::size_t,
-                         CUmemGenericAllocationHandle, unsigned long long) {
+                         CUmemGenericAllocationHandle handle, unsigned long long) {
     ENTER(MemMap);
     fake.mappings_[address] = bytes;
+    fake.device_of_[address] = fake.handle_device_[handle];
     return CUDA_SUCCESS;
   }
   static CUresult MemUnmap(CUdeviceptr address, std::size_t bytes) {
@@ -217,8 +230,16 @@ struct FakeCalls {
     fake.mappings_.erase(first, last);
     return CUDA_SUCCESS;
   }
-  static CUresult MemSetAccess(CUdeviceptr, std::size_t, const CUmemAccessDesc*, std::size_t) {
+  static CUresult MemSetAccess(CUdeviceptr address, std::size_t bytes,
+                               const CUmemAccessDesc* access, std::size_t count) {
     ENTER(MemSetAccess);
+    for (auto it = fake.mappings_.lower_bound(address);
+         it != fake.mappings_.end() && it->first < address + bytes; ++it) {
+      fake.access_[it->first].clear();
+      for (std::size_t i = 0; i < count; ++i) {
+        fake.access_[it->first].insert(access[i].location.id);
+      }
+    }
     return CUDA_SUCCESS;
   }
   static CUresult MemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
@@ -277,6 +298,7 @@ struct FakeCalls {
     ENTER(EventCreate);
     const std::uintptr_t made = fake.next_handle_++;
     fake.events_[made] = {};
+    fake.event_device_[made] = fake.CurrentDevice();
     *event = reinterpret_cast<CUevent>(made);
     return CUDA_SUCCESS;
   }
@@ -288,6 +310,10 @@ struct FakeCalls {
     ENTER(EventRecord);
     FakeDriver::Stream* const stream = fake.Find(handle);
     if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    // An event is recorded on streams of its own device only.
+    if (Bits(handle) > 1 && stream->device != fake.event_device_[Bits(event)]) {
+      return CUDA_ERROR_INVALID_HANDLE;
+    }
     if (stream->capturing) ++fake.spoilt_captures_;
     fake.events_[Bits(event)] = stream->clock;
     return CUDA_SUCCESS;
@@ -320,7 +346,7 @@ struct FakeCalls {
   }
   static CUresult StreamCreate(CUstream* stream, unsigned) {
     ENTER(StreamCreate);
-    *stream = static_cast<CUstream>(fake.CreateStream().handle());
+    *stream = static_cast<CUstream>(fake.CreateStream(fake.CurrentDevice()).handle());
     fake.driver_streams_.insert(Bits(*stream));
     return CUDA_SUCCESS;
   }
@@ -337,6 +363,20 @@ struct FakeCalls {
     if (stream->capturing) ++fake.spoilt_captures_;
     for (const auto& [id, position] : stream->clock)
       fake.done_[id] = std::max(fake.done_[id], position);
+    return CUDA_SUCCESS;
+  }
+  static CUresult StreamQuery(CUstream handle) {
+    ENTER(StreamQuery);
+    FakeDriver::Stream* const stream = fake.Find(handle);
+    if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    if (stream->capturing) ++fake.spoilt_captures_;
+    return IsDone(stream->clock) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  }
+  static CUresult StreamGetCtx(CUstream handle, CUcontext* context) {
+    ENTER(StreamGetCtx);
+    FakeDriver::Stream* const stream = fake.Find(handle);
+    if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    *context = ContextOf(stream->device);
     return CUDA_SUCCESS;
   }
   static CUresult StreamGetId(CUstream handle, unsigned long long* id) {
@@ -383,6 +423,7 @@ FakeDriver::FakeDriver(std::size_t total_bytes) : total_(total_bytes) {
   g_fake = this;
   Stream& legacy = streams_[0];
   legacy.id = next_stream_id_++;
+  stream_device_[legacy.id] = 0;
 }
 
 FakeDriver::~FakeDriver() { g_fake = nullptr; }
@@ -460,10 +501,31 @@ FakeDriver::Stream* FakeDriver::Find(CUstream handle) {
   return found == streams_.end() ? nullptr : &found->second;
 }
 
-StreamRef FakeDriver::CreateStream() {
+int FakeDriver::CurrentDevice() const {
+  const std::uintptr_t bits = Bits(current_);
+  return bits < 0xC0 ? 0 : static_cast<int>(bits - 0xC0);
+}
+
+CUcontext FakeDriver::ContextOfDevice(int device) const { return ContextOf(device); }
+
+int FakeDriver::DeviceOf(const void* address) const {
+  const auto after = device_of_.upper_bound(Bits(address));
+  return after == device_of_.begin() ? -1 : std::prev(after)->second;
+}
+
+bool FakeDriver::HasAccess(const void* address, int device) const {
+  const auto after = mappings_.upper_bound(Bits(address));
+  if (after == mappings_.begin()) return false;
+  const auto found = access_.find(std::prev(after)->first);
+  return found != access_.end() && found->second.count(device) != 0;
+}
+
+StreamRef FakeDriver::CreateStream(int device) {
   std::uintptr_t handle = 0x1000;
   while (streams_.count(handle) != 0) handle += 0x100;
   streams_[handle].id = next_stream_id_++;
+  streams_[handle].device = device;
+  stream_device_[streams_[handle].id] = device;
   return StreamRef::FromHandle(reinterpret_cast<void*>(handle));
 }
 

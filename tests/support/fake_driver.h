@@ -59,7 +59,7 @@ class FakeDriver {
   void SetNextAllocation(std::uintptr_t address) { next_allocation_ = address; }
 
   // Streams. A handle that was destroyed may be created again, with another id.
-  StreamRef CreateStream();
+  StreamRef CreateStream(int device = 0);
   void DestroyStream(StreamRef stream);
   // Queues one piece of work; its number on that stream.
   std::uint64_t Launch(StreamRef stream);
@@ -75,12 +75,19 @@ class FakeDriver {
   int spoilt_captures() const { return spoilt_captures_; }
   CUcontext current() const { return current_; }
   void SetCurrent(CUcontext context) { current_ = context; }
+  // There are two devices, each with a context. Streams and events are of one.
+  CUcontext ContextOfDevice(int device) const;
+  // Of memory at this address; -1: there is none.
+  int DeviceOf(const void* address) const;
+  // Whether the device may touch mapped memory.
+  bool HasAccess(const void* address, int device) const;
 
  private:
   friend struct FakeCalls;
   using Clock = std::map<std::uint64_t, std::uint64_t>;  // of stream ids
   struct Stream {
     std::uint64_t id = 0;
+    int device = 0;
     bool capturing = false;
     std::uint64_t capture = 0;  // which one
     Clock clock;                // its own entry: work queued
@@ -88,6 +95,7 @@ class FakeDriver {
   CUresult Enter(const char* name);
   Stream* Find(CUstream handle);
   bool Take(std::size_t bytes);
+  int CurrentDevice() const;
 
   std::size_t total_;
   std::size_t used_ = 0;
@@ -99,6 +107,11 @@ class FakeDriver {
   std::map<std::uintptr_t, std::uintptr_t> mapped_handle_;
   std::map<unsigned long long, std::size_t> handles_;
   std::map<std::uintptr_t, Clock> events_;
+  std::map<std::uintptr_t, int> event_device_;
+  std::map<std::uintptr_t, int> device_of_;
+  std::map<unsigned long long, int> handle_device_;
+  std::map<std::uintptr_t, std::set<int>> access_;
+  std::map<std::uint64_t, int> stream_device_;  // by id, of all that ever were
   std::set<std::uintptr_t> pools_;
   std::size_t pool_limit_ = 0, pool_used_ = 0;
   int contexts_ = 0;

@@ -26,7 +26,7 @@ absl::StatusOr<CUcontext> PrimaryContext::Get() {
   return context;
 }
 
-DriverScope::DriverScope(PrimaryContext* context) : driver_(context->driver()) {
+DriverScope::DriverScope(PrimaryContext* context, CaptureMode mode) : driver_(context->driver()) {
   const absl::StatusOr<CUcontext> wanted = context->Get();
   if (!wanted.ok()) {
     status_ = wanted.status();
@@ -37,7 +37,7 @@ DriverScope::DriverScope(PrimaryContext* context) : driver_(context->driver()) {
     result = driver_.CtxPushCurrent(*wanted);
     pushed_ = result == CUDA_SUCCESS;
   }
-  if (result == CUDA_SUCCESS) {
+  if (result == CUDA_SUCCESS && mode == CaptureMode::kRelaxed) {
     result = driver_.ThreadExchangeStreamCaptureMode(&mode_);
     relaxed_ = result == CUDA_SUCCESS;
   }

@@ -52,7 +52,11 @@ class PrimaryContext {
 // neither enter the graph nor depend on it.
 class DriverScope {
  public:
-  explicit DriverScope(PrimaryContext* context);
+  enum class CaptureMode {
+    kRelaxed,
+    kAsItIs,  // for calls that every mode allows: two calls of the driver less
+  };
+  explicit DriverScope(PrimaryContext* context, CaptureMode mode = CaptureMode::kRelaxed);
   ~DriverScope();
   DriverScope(const DriverScope&) = delete;
   DriverScope& operator=(const DriverScope&) = delete;

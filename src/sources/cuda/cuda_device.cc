@@ -4,7 +4,6 @@
 #include <map>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -13,7 +12,7 @@
 #include "sources/cuda/cuda_source.h"
 #include "sources/cuda/driver.h"
 #include "sources/cuda/driver_status.h"
-#include "sources/device_spec.h"
+#include "sources/gpu_name.h"
 
 namespace hbm::sources {
 namespace {
@@ -32,14 +31,6 @@ struct Registry {
 Registry& TheRegistry() {
   static Registry* const registry = new Registry;
   return *registry;
-}
-
-std::string HexDigits(absl::string_view text) {
-  std::string digits;
-  for (const char c : absl::AsciiStrToLower(text)) {
-    if (absl::ascii_isxdigit(static_cast<unsigned char>(c))) digits.push_back(c);
-  }
-  return digits;
 }
 
 absl::StatusOr<std::string> UuidOf(const Driver& driver, CUdevice device) {
@@ -84,11 +75,6 @@ absl::StatusOr<int> FindOrdinal(const Driver& driver, std::string_view spec,
     if (driver.DeviceGetByPCIBusId(&by_bus_id, which.c_str()) != CUDA_SUCCESS) {
       return NoSuchDevice(spec, "no visible device has this PCI bus id");
     }
-  } else if (HexDigits(which.substr(which.size() > 4 ? 4 : 0)).size() != 32 ||
-             absl::StrContains(which, "/")) {
-    return DeviceSpecError(spec, absl::StrCat("\"", which,
-                                              "\" is no ordinal (0), UUID (GPU- or MIG- and 32 "
-                                              "hexadecimal digits) or PCI bus id (0000:65:00.0)"));
   }
   for (int i = 0; i < count; ++i) {
     CUdevice device = 0;
@@ -115,18 +101,9 @@ absl::StatusOr<std::shared_ptr<MemorySource>> CudaDevice::MakeSource(const Polic
 
 absl::StatusOr<std::shared_ptr<Device>> OpenCudaDevice(std::string_view spec,
                                                        const Driver& driver) {
-  const bool bare = absl::StartsWith({spec.data(), spec.size()}, "GPU-") ||
-                    absl::StartsWith({spec.data(), spec.size()}, "MIG-");
-  std::string which(spec);
-  if (!bare) {
-    const absl::StatusOr<DeviceSpec> parsed = DeviceSpec::Parse(spec);
-    if (!parsed.ok()) return parsed.status();
-    if (!parsed->options.empty()) {
-      return parsed->Error(parsed->options.front(), "no such option; cuda takes none");
-    }
-    which = parsed->main.value.empty() ? "0" : parsed->main.value;
-  }
-  const absl::StatusOr<int> ordinal = FindOrdinal(driver, spec, which);
+  const absl::StatusOr<std::string> which = ParseGpuName(spec);
+  if (!which.ok()) return which.status();
+  const absl::StatusOr<int> ordinal = FindOrdinal(driver, spec, *which);
   if (!ordinal.ok()) return ordinal.status();
   CUdevice handle = 0;
   const CUresult result = driver.DeviceGet(&handle, *ordinal);

@@ -19,11 +19,11 @@
 
 #include "hbmalloc/memory_source.h"
 #include "hbmalloc/policy.h"
+#include "hbmalloc/stream_ordered_pool.h"
 #include "sources/cuda/context.h"
 #include "sources/cuda/cuda_timeline.h"
 #include "sources/cuda/cuda_virtual_memory.h"
 #include "sources/driver_meter.h"
-#include "sources/stream_ordered_pool.h"
 
 namespace hbm::sources::cuda {
 
@@ -69,6 +69,7 @@ class CudaSource final : public MemorySource, public StreamOrderedMemory {
   VirtualMemory* virtual_memory() override {
     return kind_ == MemoryKind::kDevice ? &memory_ : nullptr;
   }
+  StreamOrderedMemory* stream_ordered_memory() override { return this; }
   Timeline* timeline() override { return &gpu_->timeline; }
   bool IsHostAccessible() const override { return kind_ != MemoryKind::kDevice; }
   DriverUse GetDriverUse() const override { return meter_.Total(); }

@@ -30,8 +30,9 @@ std::string NameOf(StreamRef stream) { return absl::StrFormat("stream %#x", stre
 }  // namespace
 
 CudaTimeline::~CudaTimeline() {
-  if (idle_.empty()) return;
+  if (idle_.empty() && to_destroy_.empty()) return;
   const DriverScope scope(&context_);
+  idle_.insert(idle_.end(), to_destroy_.begin(), to_destroy_.end());
   for (CUevent event : idle_) {
     // Once more, in case the first failure was a passing one.
     if (driver_.EventDestroy(event) != CUDA_SUCCESS) driver_.EventDestroy(event);
@@ -50,6 +51,10 @@ absl::StatusOr<std::uint64_t> CudaTimeline::StreamId(StreamRef stream) {
 absl::StatusOr<bool> CudaTimeline::IsCapturing(StreamRef stream) {
   const DriverScope scope(&context_);
   if (!scope.status().ok()) return scope.status();
+  return AskIfCapturing(stream);
+}
+
+absl::StatusOr<bool> CudaTimeline::AskIfCapturing(StreamRef stream) const {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   const CUresult result = driver_.StreamIsCapturing(HandleOf(stream), &status);
   // The legacy stream cannot be touched while another stream is captured; asking
@@ -62,7 +67,7 @@ absl::StatusOr<bool> CudaTimeline::IsCapturing(StreamRef stream) {
 }
 
 absl::Status CudaTimeline::CheckNotCapturing(StreamRef stream, const char* what) {
-  const absl::StatusOr<bool> capturing = IsCapturing(stream);
+  const absl::StatusOr<bool> capturing = AskIfCapturing(stream);
   if (!capturing.ok()) return capturing.status();
   if (!*capturing) return absl::OkStatus();
   return absl::FailedPreconditionError(
@@ -143,7 +148,30 @@ absl::StatusOr<Timeline::Marker> CudaTimeline::Record(StreamRef stream) {
   }
   if (result == CUDA_SUCCESS) return MarkerOf(*event);
   Forget(MarkerOf(*event));
-  return ToStatus(driver_, result, "cuEventRecord", NameOf(stream));
+  return RecordForeign(stream, result);
+}
+
+absl::StatusOr<Timeline::Marker> CudaTimeline::RecordForeign(StreamRef stream, CUresult why) {
+  absl::Status failed = ToStatus(driver_, why, "cuEventRecord", NameOf(stream));
+  if (why != CUDA_ERROR_INVALID_HANDLE || stream.handle() == nullptr) return failed;
+  const absl::StatusOr<CUcontext> own = context_.Get();
+  CUcontext context = nullptr;
+  if (!own.ok() || driver_.StreamGetCtx(HandleOf(stream), &context) != CUDA_SUCCESS ||
+      context == *own || driver_.CtxPushCurrent(context) != CUDA_SUCCESS) {
+    return failed;
+  }
+  CUevent event = nullptr;
+  CUresult result = driver_.EventCreate(&event, CU_EVENT_DISABLE_TIMING);
+  if (result == CUDA_SUCCESS) {
+    const DriverMeter::Timer timer(meter_);
+    result = driver_.EventRecord(event, HandleOf(stream));
+    if (result != CUDA_SUCCESS) driver_.EventDestroy(event);
+  }
+  if (driver_.CtxPopCurrent(&context) != CUDA_SUCCESS) driver_.CtxPopCurrent(&context);
+  if (result != CUDA_SUCCESS) return failed;
+  core::MutexLock lock(mutex_);
+  foreign_.push_back(event);
+  return MarkerOf(event);
 }
 
 absl::StatusOr<bool> CudaTimeline::IsDone(Marker marker) {
@@ -158,6 +186,20 @@ absl::StatusOr<bool> CudaTimeline::IsDone(Marker marker) {
   if (result == CUDA_ERROR_NOT_READY) return false;
   if (result == CUDA_SUCCESS || Classify(result) == ResultKind::kShutDown) return true;
   return ToStatus(driver_, result, "cuEventQuery", "an event");
+}
+
+absl::StatusOr<bool> CudaTimeline::IsIdle(StreamRef stream) {
+  const DriverScope scope(&context_);
+  if (!scope.status().ok()) {
+    if (absl::IsUnavailable(scope.status())) return true;  // nothing runs any more
+    return scope.status();
+  }
+  if (absl::Status free = CheckNotCapturing(stream, "asking"); !free.ok()) return free;
+  const DriverMeter::Timer timer(meter_);
+  const CUresult result = driver_.StreamQuery(HandleOf(stream));
+  if (result == CUDA_ERROR_NOT_READY) return false;
+  if (result == CUDA_SUCCESS || Classify(result) == ResultKind::kShutDown) return true;
+  return ToStatus(driver_, result, "cuStreamQuery", NameOf(stream));
 }
 
 absl::Status CudaTimeline::WaitOnHost(Marker marker, absl::Duration timeout) {
@@ -201,7 +243,10 @@ void CudaTimeline::Forget(Marker marker) {
   if (marker == 0) return;
   {
     core::MutexLock lock(mutex_);
-    if (idle_.size() < kMaxIdleEvents) {
+    const auto foreign = std::find(foreign_.begin(), foreign_.end(), EventOf(marker));
+    if (foreign != foreign_.end()) {
+      foreign_.erase(foreign);
+    } else if (idle_.size() < kMaxIdleEvents) {
       idle_.push_back(EventOf(marker));
       return;
     }
@@ -209,7 +254,7 @@ void CudaTimeline::Forget(Marker marker) {
   const DriverScope scope(&context_);
   if (driver_.EventDestroy(EventOf(marker)) != CUDA_SUCCESS) {
     core::MutexLock lock(mutex_);
-    idle_.push_back(EventOf(marker));  // the destructor tries again
+    to_destroy_.push_back(EventOf(marker));  // the destructor tries again
   }
 }
 

@@ -35,12 +35,14 @@ class CudaTimeline final : public Timeline {
   // Every marker was forgotten.
   ~CudaTimeline() override;
 
+  // Streams of other devices are known too: they may use this device's memory.
   // FailedPrecondition while the stream is being captured: the work of a capture is
   // not queued anywhere, so no event says when it is done. InvalidArgument: not a
-  // living stream of this device.
+  // living stream.
   absl::StatusOr<std::uint64_t> StreamId(StreamRef stream) override;
   absl::StatusOr<Marker> Record(StreamRef stream) override;
   absl::StatusOr<bool> IsDone(Marker marker) override;
+  absl::StatusOr<bool> IsIdle(StreamRef stream) override;
   absl::Status WaitOnHost(Marker marker, absl::Duration timeout) override;
   absl::Status WaitOnStream(StreamRef stream, Marker marker) override;
   void Forget(Marker marker) override;
@@ -54,6 +56,10 @@ class CudaTimeline final : public Timeline {
 
  private:
   absl::StatusOr<CUevent> TakeEvent();
+  // On a stream of another device, whose work may use this device's memory.
+  absl::StatusOr<Marker> RecordForeign(StreamRef stream, CUresult why);
+  // Within a scope.
+  absl::StatusOr<bool> AskIfCapturing(StreamRef stream) const;
   absl::Status CheckNotCapturing(StreamRef stream, const char* what);
   absl::Status CheckNothingCaptured();
 
@@ -62,6 +68,9 @@ class CudaTimeline final : public Timeline {
   DriverMeter meter_;
   core::Mutex mutex_;
   std::vector<CUevent> idle_ HBM_GUARDED_BY(mutex_);
+  std::vector<CUevent> to_destroy_ HBM_GUARDED_BY(mutex_);
+  // Events on streams of other devices, which can be recorded nowhere else.
+  std::vector<CUevent> foreign_ HBM_GUARDED_BY(mutex_);
   std::vector<StreamRef> captured_ HBM_GUARDED_BY(mutex_);  // perhaps
 };
 

@@ -85,7 +85,9 @@ namespace hbm::sources::cuda {
   CALL(StreamWaitEvent, 3020, (CUstream stream, CUevent event, unsigned int flags))                \
   CALL(StreamCreate, 2000, (CUstream * stream, unsigned int flags))                                \
   CALL(StreamDestroy, 4000, (CUstream stream))                                                     \
+  CALL(StreamQuery, 2000, (CUstream stream))                                                       \
   CALL(StreamSynchronize, 2000, (CUstream stream))                                                 \
+  CALL(StreamGetCtx, 9020, (CUstream stream, CUcontext * context))                                 \
   CALL(StreamGetId, 12000, (CUstream stream, unsigned long long* id))                              \
   CALL(StreamIsCapturing, 10000, (CUstream stream, CUstreamCaptureStatus * status))                \
   CALL(StreamGetCaptureInfo, 11030,                                                                \

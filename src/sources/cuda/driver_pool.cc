@@ -7,11 +7,6 @@
 #include "sources/cuda/driver_status.h"
 
 namespace hbm::sources::cuda {
-namespace {
-
-CUstream HandleOf(StreamRef stream) { return static_cast<CUstream>(stream.handle()); }
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<StreamOrderedPool>> DriverPool::Make(
     PrimaryContext* context, const MemoryPlacement& placement,
@@ -58,29 +53,41 @@ absl::Status DriverPool::Configure(const MemoryPlacement& placement,
     access.erase(access.begin());  // the device's own access cannot be changed
     result = driver_.MemPoolSetAccess(pool_, access.data(), access.size());
   }
+  if (result == CUDA_SUCCESS) result = driver_.StreamCreate(&own_, CU_STREAM_NON_BLOCKING);
   return ToStatus(driver_, result, "setting up", "a pool");
 }
 
 DriverPool::~DriverPool() {
   const DriverScope scope(&context_);
   // Once more, in case the first failure was a passing one.
+  if (own_ != nullptr && driver_.StreamDestroy(own_) != CUDA_SUCCESS) driver_.StreamDestroy(own_);
   if (driver_.MemPoolDestroy(pool_) != CUDA_SUCCESS) driver_.MemPoolDestroy(pool_);
 }
 
 absl::StatusOr<void*> DriverPool::Allocate(std::size_t bytes, StreamRef stream) {
-  const DriverScope scope(&context_);
+  const DriverScope scope(&context_, DriverScope::CaptureMode::kAsItIs);
   if (!scope.status().ok()) return scope.status();
   CUdeviceptr address = 0;
-  const DriverMeter::Timer timer(meter_);
-  const CUresult result = driver_.MemAllocFromPoolAsync(&address, bytes, pool_, HandleOf(stream));
+  CUresult result;
+  {
+    const DriverMeter::Timer timer(meter_);
+    result = driver_.MemAllocFromPoolAsync(&address, bytes, pool_, HandleOf(stream));
+  }
   if (result != CUDA_SUCCESS) {
     return ToStatus(driver_, result, "cuMemAllocFromPoolAsync", policy::FormatBytes(bytes));
+  }
+  if (!stream.is_handle()) {
+    // What earlier work may still touch is given in the order of our own stream.
+    if (absl::Status done = Synchronize(stream); !done.ok()) {
+      driver_.MemFreeAsync(address, own_);
+      return done;
+    }
   }
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
 absl::Status DriverPool::Free(void* address, StreamRef stream) {
-  const DriverScope scope(&context_);
+  const DriverScope scope(&context_, DriverScope::CaptureMode::kAsItIs);
   if (!scope.release_status().ok()) return scope.status();
   const DriverMeter::Timer timer(meter_);
   const CUresult result =

@@ -14,10 +14,10 @@
 #include <cstddef>
 #include <memory>
 
+#include "hbmalloc/stream_ordered_pool.h"
 #include "sources/cuda/context.h"
 #include "sources/cuda/cuda_virtual_memory.h"
 #include "sources/driver_meter.h"
-#include "sources/stream_ordered_pool.h"
 
 namespace hbm::sources::cuda {
 
@@ -44,11 +44,16 @@ class DriverPool final : public StreamOrderedPool {
         enforces_limit_(enforces_limit),
         meter_(*meter) {}
   absl::Status Configure(const MemoryPlacement& placement, std::size_t release_threshold);
+  CUstream HandleOf(StreamRef stream) const {
+    return stream.is_handle() ? static_cast<CUstream>(stream.handle()) : own_;
+  }
   absl::StatusOr<std::size_t> Read(CUmemPool_attribute attribute) const;
 
   PrimaryContext& context_;
   const Driver& driver_;
   const CUmemoryPool pool_;
+  // For blocks of no stream. Nothing else is ever queued on it, and it waits for none.
+  CUstream own_ = nullptr;
   const bool enforces_limit_;
   DriverMeter& meter_;
 };

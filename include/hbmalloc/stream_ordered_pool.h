@@ -3,13 +3,13 @@
 // File: stream_ordered_pool.h
 //
 // A driver's own pool, whose allocations and frees take their turn in a stream's
-// work. What the strategy cuda_async stands on; a memory source that has one is a
-// StreamOrderedMemory too:
+// work. What the strategy cuda_async stands on. CUDA devices have one; a runtime that
+// has its own offers it by MemorySource::stream_ordered_memory:
 //
-//   auto* memory = dynamic_cast<StreamOrderedMemory*>(source.get());   // null: it has none
-//   absl::StatusOr<std::unique_ptr<StreamOrderedPool>> pool = memory->MakePool(options);
-#ifndef HBMALLOC_SOURCES_STREAM_ORDERED_POOL_H_
-#define HBMALLOC_SOURCES_STREAM_ORDERED_POOL_H_
+//   hbm::StreamOrderedMemory* memory = source->stream_ordered_memory();   // null: none
+//   absl::StatusOr<std::unique_ptr<hbm::StreamOrderedPool>> pool = memory->MakePool(options);
+#ifndef HBMALLOC_STREAM_ORDERED_POOL_H_
+#define HBMALLOC_STREAM_ORDERED_POOL_H_
 
 #include <cstddef>
 #include <memory>
@@ -19,7 +19,7 @@
 #include "hbmalloc/memory_source.h"
 #include "hbmalloc/stream.h"
 
-namespace hbm::sources {
+namespace hbm {
 
 // Thread-safe. Sizes are bytes.
 class StreamOrderedPool {
@@ -33,12 +33,15 @@ class StreamOrderedPool {
   // Everything allocated was freed. Waits for nothing.
   virtual ~StreamOrderedPool() = default;
 
-  // A block that work queued on `stream` from now on may use. ResourceExhausted
-  // when the device, or the pool's limit, has no room. Requires is_handle().
+  // A block that work queued on `stream` from now on may use. With Synchronized(),
+  // one that no work touches any more: blocks until that is so. ResourceExhausted when
+  // the device, or the pool's limit, has no room.
   virtual absl::StatusOr<void*> Allocate(std::size_t bytes, StreamRef stream) = 0;
-  // Takes effect after the work queued so far on `stream`.
+  // Takes effect after the work queued so far on `stream`; with Synchronized(), at
+  // once.
   virtual absl::Status Free(void* address, StreamRef stream) = 0;
-  // Blocks until the work queued so far on `stream` is done.
+  // Blocks until the work queued so far on `stream` is done. FailedPrecondition while
+  // the stream is being captured.
   virtual absl::Status Synchronize(StreamRef stream) = 0;
   // Gives back what is free and over `keep` bytes; what a stream still has to free
   // stays.
@@ -61,6 +64,6 @@ class StreamOrderedMemory {
       const PoolOptions& options) = 0;
 };
 
-}  // namespace hbm::sources
+}  // namespace hbm
 
-#endif  // HBMALLOC_SOURCES_STREAM_ORDERED_POOL_H_
+#endif  // HBMALLOC_STREAM_ORDERED_POOL_H_
