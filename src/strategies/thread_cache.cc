@@ -188,7 +188,7 @@ class Shared {
  private:
   // Whole chains of one class.
   struct alignas(64) Depot {
-    core::SpinLock lock;
+    core::SpinLock lock{core::SpinLock::Use::kManyThreads};
     SharedBlock* first HBM_GUARDED_BY(lock) = nullptr;
 
     Chain Take(std::atomic<std::size_t>* total, std::size_t block_bytes) {
