@@ -57,7 +57,7 @@ inline ChunkId BackedSpace::TakeBest(FreeKey key, OrderId order, const Request& 
   };
   const std::uint64_t at = high > low && newly_occupied(high) < newly_occupied(low) ? high : low;
   return ordered_ ? TakeFree(key, order, at - begin, request)
-                  : TakeFreeAs<false, true>(key, order, at - begin, request);
+                  : TakeFreeAs<false, true>(FreeIndex::PlaceOf(key), order, at - begin, request);
 }
 
 ChunkId BackedSpace::AllocateFrom(OrderId order, const Request& request) {

@@ -105,7 +105,8 @@ class BackedSpace : public BestFit {
 
   // What TakeBest does where there is one order and no alignment to think of.
   HBM_ALWAYS_INLINE ChunkId AllocatePlain(const Request& request) {
-    const FreeKey key = safe_.LowerBound(request.rounded);
+    const FreeIndex::Place place = safe_.Find(request.rounded);
+    const FreeKey key = place.key;
     if (HBM_UNLIKELY(!key)) return kNoChunk;
     const std::uint64_t begin = key.address();
     live_.Prefetch(begin);
@@ -117,7 +118,7 @@ class BackedSpace : public BestFit {
         GranulesTo(begin + request.rounded + granule_ - 1) - GranulesTo(begin + granule_ - 1);
     const std::uint64_t at_end = GranulesTo(end) - GranulesTo(end - request.rounded);
     if (HBM_LIKELY(at_end >= at_begin)) {
-      return TakeFreeAs<false, false>(key, kSafe, 0, request);
+      return TakeFreeAs<false, false>(place, kSafe, 0, request);
     }
     return TakeFree(key, kSafe, key.size() - request.rounded, request);
   }

@@ -16,16 +16,18 @@ constexpr int kAlignedProbes = 8;
 
 bool BestFit::AddRegion(std::uint64_t address, std::uint64_t bytes) {
   if (!PrepareBatch()) return false;
-  if (!regions_.empty()) CountRegions();
+  if (!regions_.empty()) CountMore();
   const ChunkId id = chunks_.New();
   chunks_[id] = Chunk{};
   chunks_[id].address = address;
   chunks_[id].size = bytes;
+  const std::uint32_t number = UnusedRegionNumber();
+  chunks_[id].SetRegion(number);
   if (ordered_) chunks_.details(id).order = kSafe;
   const auto after = std::upper_bound(
       regions_.begin(), regions_.end(), address,
       [](std::uint64_t value, const Region& region) { return value < region.address; });
-  regions_.insert(after, Region{address, bytes, id, id, address, 0});
+  regions_.insert(after, Region{address, bytes, id, id, address, number});
   safe_.Insert(KeyOf(id));
   return true;
 }
@@ -76,8 +78,9 @@ ChunkId BestFit::AllocateRare(const Request& request) {
 
 ChunkId BestFit::TakeFree(FreeKey key, OrderId order, std::uint64_t prefix,
                           const Request& request) {
-  return ordered_ ? TakeFreeAs<true, true>(key, order, prefix, request)
-                  : TakeFreeAs<false, true>(key, order, prefix, request);
+  const FreeIndex::Place place = FreeIndex::PlaceOf(key);
+  return ordered_ ? TakeFreeAs<true, true>(place, order, prefix, request)
+                  : TakeFreeAs<false, true>(place, order, prefix, request);
 }
 
 void BestFit::MakeLive(ChunkId id, const Request& request) {
@@ -228,16 +231,35 @@ void BestFit::FindLargestInRegions(int looks, std::vector<std::uint64_t>* larges
   }
 }
 
-// Once in a pool's life, when it gets its second region.
-void BestFit::CountRegions() {
-  if (extra_ == nullptr) extra_ = std::make_unique<Extra>();
-  if (extra_->counts_regions) return;
-  extra_->counts_regions = true;
-  for (Region& region : regions_) {
+std::uint32_t BestFit::UnusedRegionNumber() const {
+  std::vector<bool> used(regions_.size() + 2);
+  for (const Region& region : regions_) {
+    if (region.number < used.size()) used[region.number] = true;
+  }
+  std::uint32_t number = 1;
+  while (used[number]) ++number;
+  return number <= Chunk::kMaxRegion ? number : 0;
+}
+
+// Once in a pool's life: when it gets its second region, or an index.
+void BestFit::CountMore() {
+  if (extra_ != nullptr) return;
+  extra_ = std::make_unique<Extra>();
+  extra_->live_bytes.resize(Chunk::kMaxRegion + 1);
+  for (const Region& region : regions_) {
     for (ChunkId id = region.first; id != kNoChunk; id = chunks_[id].next) {
-      if (chunks_[id].is_live()) region.live_bytes += chunks_[id].size;
+      if (chunks_[id].is_live()) extra_->live_bytes[region.number] += chunks_[id].size;
     }
   }
+}
+
+std::uint64_t BestFit::LiveBytes(const Region& region) const {
+  if (extra_ != nullptr && region.number != 0) return extra_->live_bytes[region.number];
+  std::uint64_t bytes = 0;
+  for (ChunkId id = region.first; id != kNoChunk; id = chunks_[id].next) {
+    if (chunks_[id].is_live()) bytes += chunks_[id].size;
+  }
+  return bytes;
 }
 
 HBM_NOINLINE void BestFit::NoteLast(ChunkId id, std::uint64_t used) {
@@ -254,22 +276,10 @@ void BestFit::ResetHeights() {
   }
 }
 
-HBM_NOINLINE void BestFit::NoteLive(ChunkId id) {
-  const Chunk& chunk = chunks_[id];
-  if (extra_->counts_regions) RegionAt(chunk.address)->live_bytes += chunk.size;
-  if (extra_->has_index) extra_->by_address.emplace(chunk.address, id);
-}
-
-HBM_NOINLINE void BestFit::NoteTaken(ChunkId id) {
-  const Chunk& chunk = chunks_[id];
-  if (extra_->counts_regions) RegionAt(chunk.address)->live_bytes -= chunk.size;
-  if (extra_->has_index) extra_->by_address.erase(chunk.address);
-}
-
 ChunkId BestFit::FindLiveHolding(std::uint64_t address) {
   if (const ChunkId id = FindLive(address); id != kNoChunk) return id;
   if (RegionOf(address) == nullptr) return kNoChunk;
-  if (extra_ == nullptr) extra_ = std::make_unique<Extra>();
+  CountMore();
   auto& by_address = extra_->by_address;
   if (!extra_->has_index) {
     extra_->has_index = true;
@@ -294,7 +304,8 @@ std::size_t BestFit::BookkeepingBytes() const {
     if (order != nullptr) bytes += sizeof(Order) - sizeof(FreeIndex) + order->index.TouchedBytes();
   }
   if (extra_ != nullptr) {
-    bytes += sizeof(Extra) + extra_->by_address.size() * (2 * sizeof(std::uint64_t) * 3 / 2);
+    bytes += sizeof(Extra) + extra_->live_bytes.capacity() * sizeof(std::uint64_t) +
+             extra_->by_address.size() * (2 * sizeof(std::uint64_t) * 3 / 2);
   }
   return bytes;
 }

@@ -69,8 +69,8 @@ class BestFit {
     std::uint64_t bytes = 0;
     ChunkId first = kNoChunk;
     ChunkId last = kNoChunk;
-    std::uint64_t highest = 0;     // end of the highest block since ResetHeights
-    std::uint64_t live_bytes = 0;  // of live chunks; counted from the second region on
+    std::uint64_t highest = 0;  // end of the highest block since ResetHeights
+    std::uint32_t number = 0;   // that its chunks have; 0 is shared by those beyond the last
     std::uint64_t end() const { return address + bytes; }
   };
 
@@ -91,11 +91,18 @@ class BestFit {
   void RemoveRegion(std::uint64_t address);
   // In order of address.
   const std::vector<Region>& regions() const { return regions_; }
+  // Bytes of the region's live chunks, where there are several regions.
+  std::uint64_t LiveBytes(const Region& region) const;
   // The region that holds an address; null if none does.
   const Region* RegionOf(std::uint64_t address) const;
 
   // kNoChunk if no free chunk fits.
   ChunkId Allocate(const Request& request);
+
+  // The same where neither is anything to think of: requires no order and an alignment
+  // of kChunkUnit.
+  ChunkId AllocatePlain(const Request& request);
+  void FreePlain(ChunkId id);
 
   // The live block at exactly this address; kNoChunk if there is none.
   ChunkId FindLive(std::uint64_t address) const {
@@ -104,7 +111,7 @@ class BestFit {
   // The same, and ends its life: Free or Hold must follow.
   ChunkId TakeLive(std::uint64_t address) {
     const ChunkId id = live_.Take(address, StartsAt{*this, address});
-    if (HBM_UNLIKELY(extra_ != nullptr) && id != kNoChunk) NoteTaken(id);
+    if (HBM_UNLIKELY(extra_ != nullptr) && id != kNoChunk) NoteTaken(chunks_[id]);
     return id;
   }
   // The live block that holds an address. The first call builds an index of all
@@ -164,7 +171,7 @@ class BestFit {
 
   // What only some owners ask for, behind one pointer that blocks look at.
   struct Extra {
-    bool counts_regions = false;
+    std::vector<std::uint64_t> live_bytes;  // by the regions' numbers
     bool has_index = false;
     absl::btree_map<std::uint64_t, ChunkId> by_address;  // live blocks, with has_index
   };
@@ -208,7 +215,8 @@ class BestFit {
   // Makes the block out of a free chunk, from its `prefix`-th byte on. Requires
   // ReserveForAllocate.
   template <bool kOrdered, bool kAligned>
-  ChunkId TakeFreeAs(FreeKey key, OrderId order, std::uint64_t prefix, const Request& request);
+  ChunkId TakeFreeAs(FreeIndex::Place place, OrderId order, std::uint64_t prefix,
+                     const Request& request);
   ChunkId TakeFree(FreeKey key, OrderId order, std::uint64_t prefix, const Request& request);
   // Makes a live block of a chunk that is in no index.
   template <bool kOrdered>
@@ -244,9 +252,11 @@ class BestFit {
   // A chunk became its region's last one; a block that ends at `used` was cut from
   // what lies there. Nothing higher was ever in use: it would have been last itself.
   void NoteLast(ChunkId id, std::uint64_t used);
-  void CountRegions();
-  void NoteLive(ChunkId id);
-  void NoteTaken(ChunkId id);
+  // Begins to count what only some owners ask for.
+  void CountMore();
+  std::uint32_t UnusedRegionNumber() const;
+  void NoteLive(const Chunk& chunk, ChunkId id);
+  void NoteTaken(const Chunk& chunk);
   ChunkId SplitAt(ChunkId id, std::uint64_t offset);
 
   static constexpr std::uint32_t kBatch = 64;

@@ -21,7 +21,7 @@ HBM_ALWAYS_INLINE ChunkId BestFit::SplitAt(ChunkId id, std::uint64_t offset) {
   high.size = low.size - offset;
   high.prev = id;
   high.next = low.next;
-  high.SetFree();
+  high.SetFreeBeside(low);
   const ChunkId next = high.next;
   low.size = offset;
   low.next = upper;
@@ -63,6 +63,16 @@ HBM_ALWAYS_INLINE FreeKey BestFit::FindFreeAs(const Request& request, OrderId* o
   return key;
 }
 
+inline void BestFit::NoteLive(const Chunk& chunk, ChunkId id) {
+  extra_->live_bytes[chunk.region()] += chunk.size;
+  if (HBM_UNLIKELY(extra_->has_index)) extra_->by_address.emplace(chunk.address, id);
+}
+
+inline void BestFit::NoteTaken(const Chunk& chunk) {
+  extra_->live_bytes[chunk.region()] -= chunk.size;
+  if (HBM_UNLIKELY(extra_->has_index)) extra_->by_address.erase(chunk.address);
+}
+
 template <bool kOrdered>
 HBM_ALWAYS_INLINE void BestFit::MakeLiveAs(ChunkId id, const Request& request) {
   Chunk& chunk = chunks_[id];
@@ -75,20 +85,21 @@ HBM_ALWAYS_INLINE void BestFit::MakeLiveAs(ChunkId id, const Request& request) {
     details.tag_or_queue_prev = request.tag;
   }
   live_.Insert(chunk.address, id);
-  if (HBM_UNLIKELY(extra_ != nullptr)) NoteLive(id);
+  if (HBM_UNLIKELY(extra_ != nullptr)) NoteLive(chunk, id);
 }
 
 template <bool kOrdered, bool kAligned>
-HBM_ALWAYS_INLINE ChunkId BestFit::TakeFreeAs(FreeKey key, OrderId order, std::uint64_t prefix,
-                                              const Request& request) {
+HBM_ALWAYS_INLINE ChunkId BestFit::TakeFreeAs(FreeIndex::Place place, OrderId order,
+                                              std::uint64_t prefix, const Request& request) {
   FreeIndex& index = kOrdered ? IndexOf(order) : safe_;
+  const FreeKey key = place.key;
   ChunkId id = key.id();
   if (!kAligned) prefix = 0;
   const std::uint64_t extra = key.size() - prefix - request.rounded;
   // What is split off stands in its order's queue where the chunk stood.
   if (extra != 0 && (extra >= request.rounded || extra >= max_waste_)) {
     const ChunkId tail = SplitAt(id, prefix + request.rounded);
-    index.Replace(key, FreeKey::Make(extra, key.address() + prefix + request.rounded, tail));
+    index.Replace(place, FreeKey::Make(extra, key.address() + prefix + request.rounded, tail));
     if (kOrdered) {
       chunks_.details(tail).order = order;
       if (order != kSafe) {
@@ -97,7 +108,7 @@ HBM_ALWAYS_INLINE ChunkId BestFit::TakeFreeAs(FreeKey key, OrderId order, std::u
       }
     }
   } else {
-    index.Erase(key);
+    index.Erase(place);
     if (HBM_UNLIKELY(chunks_[id].next == kNoChunk)) {
       NoteLast(id, key.address() + prefix + request.rounded);
     }
@@ -119,14 +130,26 @@ HBM_ALWAYS_INLINE ChunkId BestFit::TakeFreeAs(FreeKey key, OrderId order, std::u
 
 template <bool kOrdered, bool kAligned>
 HBM_ALWAYS_INLINE ChunkId BestFit::AllocateAs(const Request& request) {
-  OrderId order;
-  const FreeKey key = FindFreeAs<kOrdered, kAligned>(request, &order);
-  if (HBM_UNLIKELY(!key)) return kNoChunk;
+  OrderId order = kSafe;
+  FreeIndex::Place place;
+  if constexpr (kOrdered || kAligned) {
+    place.key = FindFreeAs<kOrdered, kAligned>(request, &order);
+    if (HBM_UNLIKELY(!place.key)) return kNoChunk;
+    place = FreeIndex::PlaceOf(place.key);
+  } else {
+    place = safe_.Find(request.rounded);
+    if (HBM_UNLIKELY(!place.key)) return kNoChunk;
+  }
+  const FreeKey key = place.key;
   live_.Prefetch(key.address());
   if (HBM_UNLIKELY(kOrdered ? !ReserveForAllocate(request.order) : !Prepare())) return kNoChunk;
   const std::uint64_t prefix =
       kAligned ? AlignUpTo(key.address(), request.alignment) - key.address() : 0;
-  return TakeFreeAs<kOrdered, kAligned>(key, order, prefix, request);
+  return TakeFreeAs<kOrdered, kAligned>(place, order, prefix, request);
+}
+
+HBM_ALWAYS_INLINE ChunkId BestFit::AllocatePlain(const Request& request) {
+  return AllocateAs<false, false>(request);
 }
 
 HBM_ALWAYS_INLINE ChunkId BestFit::Allocate(const Request& request) {
@@ -155,21 +178,24 @@ HBM_ALWAYS_INLINE void BestFit::FreeAs(ChunkId id, OrderId order, std::uint64_t 
   const ChunkId prev = chunk.prev;
   chunks_.Prefetch(next);
   chunks_.Prefetch(prev);
-  // The key of the neighbour that the new one takes the place of.
-  FreeKey old;
-  if (CanMerge<kOrdered>(next, order)) {
-    old = KeyOf(next);
-    if (kOrdered && order != kSafe) Leave(next, order);
-    UnlinkAfter(id);
-  }
-  if (CanMerge<kOrdered>(prev, order)) {
-    if (old) index.Erase(old);
-    old = KeyOf(prev);
+  const bool with_next = CanMerge<kOrdered>(next, order);
+  const bool with_prev = CanMerge<kOrdered>(prev, order);
+  // The new key takes the place of the neighbour's that it has.
+  if (with_prev) {
+    const FreeIndex::Place old = FreeIndex::PlaceOf(KeyOf(prev));
     if (kOrdered && order != kSafe) Leave(prev, order);
+    if (with_next) {
+      index.Erase(KeyOf(next));
+      if (kOrdered && order != kSafe) Leave(next, order);
+      UnlinkAfter(id);
+    }
     UnlinkAfter(prev);
     id = prev;
-  }
-  if (old) {
+    index.Replace(old, KeyOf(prev));
+  } else if (with_next) {
+    const FreeIndex::Place old = FreeIndex::PlaceOf(KeyOf(next));
+    if (kOrdered && order != kSafe) Leave(next, order);
+    UnlinkAfter(id);
     index.Replace(old, KeyOf(id));
   } else {
     index.Insert(KeyOf(id));
@@ -178,6 +204,8 @@ HBM_ALWAYS_INLINE void BestFit::FreeAs(ChunkId id, OrderId order, std::uint64_t 
   chunks_.details(id).order = order;
   if (order != kSafe) Join(id, order, sequence);
 }
+
+HBM_ALWAYS_INLINE void BestFit::FreePlain(ChunkId id) { FreeAs<false>(id, kSafe, 0); }
 
 HBM_ALWAYS_INLINE void BestFit::Free(ChunkId id, OrderId order, std::uint64_t sequence) {
   if (HBM_UNLIKELY(ordered_)) {

@@ -43,12 +43,16 @@ struct Chunk {
   std::uint64_t size = 0;     // bytes, a multiple of 256
   ChunkId prev = kNoChunk;    // neighbours in the region, by address
   ChunkId next = kNoChunk;
-  // Bytes asked for; bits 63-62: ChunkUse; bit 61: the rare part is in use.
+  // Bytes asked for; bits 63-62: ChunkUse; bit 61: the rare part is in use; bits 60-48:
+  // the region's number, which stays for the chunk's life.
   std::uint64_t requested_and_use = 0;
 
   static constexpr int kUseShift = 62;
   static constexpr std::uint64_t kHasDetails = std::uint64_t{1} << 61;
-  static constexpr std::uint64_t kRequestedMask = kHasDetails - 1;
+  static constexpr int kRegionShift = 48;
+  static constexpr std::uint32_t kMaxRegion = (1u << 13) - 1;
+  static constexpr std::uint64_t kRegionMask = std::uint64_t{kMaxRegion} << kRegionShift;
+  static constexpr std::uint64_t kRequestedMask = (std::uint64_t{1} << kRegionShift) - 1;
 
   std::uint64_t end() const { return address + size; }
   ChunkUse use() const { return static_cast<ChunkUse>(requested_and_use >> kUseShift); }
@@ -59,13 +63,26 @@ struct Chunk {
   std::uint64_t requested() const { return requested_and_use & kRequestedMask; }
   bool has_details() const { return (requested_and_use & kHasDetails) != 0; }
 
-  void SetFree() { requested_and_use = 0; }
+  std::uint32_t region() const {
+    return static_cast<std::uint32_t>(requested_and_use >> kRegionShift) & kMaxRegion;
+  }
+  void SetRegion(std::uint32_t region) {
+    requested_and_use = (requested_and_use & ~kRegionMask) | std::uint64_t{region} << kRegionShift;
+  }
+
+  void SetFree() { requested_and_use &= kRegionMask; }
+  // Free, and in the region of another one.
+  void SetFreeBeside(const Chunk& other) {
+    requested_and_use = other.requested_and_use & kRegionMask;
+  }
   void SetLive(std::uint64_t requested, bool has_details) {
-    requested_and_use = std::uint64_t{static_cast<std::uint64_t>(ChunkUse::kLive)} << kUseShift |
+    requested_and_use = (requested_and_use & kRegionMask) |
+                        std::uint64_t{static_cast<std::uint64_t>(ChunkUse::kLive)} << kUseShift |
                         (has_details ? kHasDetails : 0) | requested;
   }
   void SetUnbacked() {
-    requested_and_use = std::uint64_t{static_cast<std::uint64_t>(ChunkUse::kUnbacked)} << kUseShift;
+    requested_and_use = (requested_and_use & kRegionMask) |
+                        std::uint64_t{static_cast<std::uint64_t>(ChunkUse::kUnbacked)} << kUseShift;
   }
   void SetHeld() {
     requested_and_use = (requested_and_use & ~(std::uint64_t{3} << kUseShift)) |

@@ -89,13 +89,13 @@ FreeKey FreeIndex::LowerBoundInTree(FreeKey head, FreeKey from) const {
 }
 
 FreeKey FreeIndex::Largest() const {
-  if (summary_ == 0) return FreeKey();
-  const auto top = [](std::uint64_t bits) {
-    return 63 - static_cast<std::uint32_t>(__builtin_clzll(bits));
-  };
-  const std::uint32_t word = top(summary_);
-  const FreeKey head = bins_[word * 64 + top(words_[word])];
-  return IsTree(head) ? LastInTree(head.id()) : head;
+  for (std::uint32_t word = kWords; word-- > 0;) {
+    if (words_[word] == 0) continue;
+    const auto top = 63 - static_cast<std::uint32_t>(__builtin_clzll(words_[word]));
+    const FreeKey head = bins_[word * 64 + top];
+    return IsTree(head) ? LastInTree(head.id()) : head;
+  }
+  return FreeKey();
 }
 
 // Moves the upper half of a full node into a new one.

@@ -21,7 +21,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/bits.h"
 #include "core/chunk_table.h"
+#include "core/compiler.h"
 #include "core/paged_array.h"
 
 namespace hbm::core {
@@ -73,26 +75,48 @@ class FreeIndex {
     ++count_;
   }
 
-  // Requires that the key is there.
-  void Erase(FreeKey key) {
-    EraseFrom(BinOf(key.units()), key);
+  // A key and where it lies, so that what is found need not be looked for again.
+  struct Place {
+    FreeKey key;
+    std::uint32_t bin;
+  };
+  // Requires that the key is there, here and below.
+  static Place PlaceOf(FreeKey key) { return {key, BinOf(key.units())}; }
+
+  void Erase(FreeKey key) { Erase(PlaceOf(key)); }
+  void Erase(Place place) {
+    EraseFrom(place.bin, place.key);
     --count_;
   }
 
   // Erase and Insert at once. Requires Reserve.
-  void Replace(FreeKey old_key, FreeKey new_key) {
-    const std::uint32_t old_bin = BinOf(old_key.units());
+  void Replace(FreeKey old_key, FreeKey new_key) { Replace(PlaceOf(old_key), new_key); }
+  void Replace(Place old, FreeKey new_key) {
     const std::uint32_t new_bin = BinOf(new_key.units());
-    if (old_bin == new_bin && bins_[old_bin] == old_key) {
-      bins_[old_bin] = new_key;
+    if (old.bin == new_bin && !IsTree(bins_[new_bin])) {
+      bins_[new_bin] = new_key;
       return;
     }
-    EraseFrom(old_bin, old_key);
+    EraseFrom(old.bin, old.key);
     InsertInto(new_bin, new_key);
   }
 
   // The first key of at least `size` bytes; !key if there is none.
-  FreeKey LowerBound(std::uint64_t size) const { return LowerBound(FreeKey::Make(size, 0, 0)); }
+  FreeKey LowerBound(std::uint64_t size) const { return Find(size < 256 ? 256 : size).key; }
+  // The same; requires at least 256 bytes.
+  Place Find(std::uint64_t size) const {
+    const std::uint64_t units = size >> 8;
+    const std::uint32_t bin = BinOf(units);
+    const FreeKey head = bins_[bin];
+    if (head) {
+      if (HBM_LIKELY(!IsTree(head))) {
+        if (head.units() >= units) return {head, bin};
+      } else if (const FreeKey found = LowerBoundInTree(head, FreeKey::Make(size, 0, 0))) {
+        return {found, bin};
+      }
+    }
+    return FirstAfterBin(bin);
+  }
   // The first key that is not before `from`.
   FreeKey LowerBound(FreeKey from) const {
     const std::uint32_t bin = BinOf(from.units());
@@ -104,7 +128,7 @@ class FreeIndex {
         return found;
       }
     }
-    return FirstAfterBin(bin);
+    return FirstAfterBin(bin).key;
   }
   // The key after `key`, which need not be there itself.
   FreeKey Next(FreeKey key) const { return LowerBound(FreeKey(key.bits() + 1)); }
@@ -141,10 +165,9 @@ class FreeIndex {
 
  private:
   static constexpr int kSubBits = 5;
-  static constexpr std::uint64_t kSub = std::uint64_t{1} << kSubBits;
   // Sizes are below 2^40 units of 256 bytes.
-  static constexpr std::uint32_t kBins = (40 - kSubBits + 1) << kSubBits;
-  static constexpr std::uint32_t kWords = (kBins + 63) / 64;
+  static constexpr std::uint32_t kBins = 40u << kSubBits;
+  static constexpr std::uint32_t kWords = kBins / 64;
   static_assert(kWords <= 64, "one word says which words have bits");
   static constexpr std::uint32_t kFanout = 31;
   // Nodes other than the root keep at least this many keys.
@@ -170,13 +193,9 @@ class FreeIndex {
   static bool IsTree(FreeKey head) { return head.units() == 0; }
   static FreeKey TreeHead(NodeId root) { return FreeKey(FreeKey::Bits{root}); }
 
-  // Sizes below 2 * kSub units have bins of their own; above, kSub bins share each
-  // power of two.
-  static std::uint32_t BinOf(std::uint64_t units) {
-    const int shift = (63 ^ __builtin_clzll(units | kSub)) - kSubBits;
-    return (static_cast<std::uint32_t>(shift) << kSubBits) +
-           static_cast<std::uint32_t>(units >> shift);
-  }
+  // By the power of two and the bits that follow: sizes below 2^6 units have bins of
+  // their own. Requires units over 0.
+  static std::uint32_t BinOf(std::uint64_t units) { return FloatBits<kSubBits>(units); }
 
   void InsertInto(std::uint32_t bin, FreeKey key) {
     if (!bins_[bin]) {
@@ -187,7 +206,7 @@ class FreeIndex {
     }
   }
   void EraseFrom(std::uint32_t bin, FreeKey key) {
-    if (bins_[bin] == key) {
+    if (HBM_LIKELY(!IsTree(bins_[bin]))) {
       bins_[bin] = FreeKey();
       UnmarkBin(bin);
     } else {
@@ -199,25 +218,26 @@ class FreeIndex {
     words_[bin / 64] |= std::uint64_t{1} << (bin % 64);
     summary_ |= std::uint64_t{1} << (bin / 64);
   }
-  // Without a branch: whether a word becomes empty is hard to foresee.
-  void UnmarkBin(std::uint32_t bin) {
-    const std::uint32_t word = bin / 64;
-    const std::uint64_t bits = words_[word] & ~(std::uint64_t{1} << (bin % 64));
-    words_[word] = bits;
-    summary_ &= ~(std::uint64_t{bits == 0} << word);
-  }
+  // A word that becomes empty stays in the summary until somebody looks at it: most
+  // often a bit comes back first.
+  void UnmarkBin(std::uint32_t bin) { words_[bin / 64] &= ~(std::uint64_t{1} << (bin % 64)); }
 
-  FreeKey FirstAfterBin(std::uint32_t bin) const {
+  Place FirstAfterBin(std::uint32_t bin) const {
     std::uint32_t word = bin / 64;
     std::uint64_t bits = words_[word] & (~std::uint64_t{1} << (bin % 64));
     if (bits == 0) {
-      const std::uint64_t words = summary_ & (~std::uint64_t{1} << word);
-      if (words == 0) return FreeKey();
-      word = static_cast<std::uint32_t>(__builtin_ctzll(words));
-      bits = words_[word];
+      std::uint64_t words = summary_ & (~std::uint64_t{1} << word);
+      for (;; words &= words - 1) {
+        if (HBM_UNLIKELY(words == 0)) return {FreeKey(), 0};
+        word = static_cast<std::uint32_t>(__builtin_ctzll(words));
+        bits = words_[word];
+        if (HBM_LIKELY(bits != 0)) break;
+        summary_ &= ~(std::uint64_t{1} << word);
+      }
     }
-    const FreeKey head = bins_[word * 64 + static_cast<std::uint32_t>(__builtin_ctzll(bits))];
-    return IsTree(head) ? FirstInTree(head.id()) : head;
+    bin = word * 64 + static_cast<std::uint32_t>(__builtin_ctzll(bits));
+    const FreeKey head = bins_[bin];
+    return {HBM_UNLIKELY(IsTree(head)) ? FirstInTree(head.id()) : head, bin};
   }
 
   template <typename Visit>
@@ -255,7 +275,7 @@ class FreeIndex {
   NodeId SplitRoot(NodeId root);
   void FixUnderfull(Node& parent, std::uint32_t position);
 
-  std::uint64_t summary_ = 0;
+  mutable std::uint64_t summary_ = 0;  // the words that may have bits
   std::size_t count_ = 0;
   std::uint64_t words_[kWords] = {};
   FreeKey bins_[kBins];

@@ -14,12 +14,13 @@
 #include <array>
 #include <cstdint>
 
+#include "core/bits.h"
+#include "core/compiler.h"
 #include "hbmalloc/stats.h"
 
 namespace hbm::strategies {
 
 struct BlockCounters {
-  std::int64_t allocs = 0;
   std::int64_t frees = 0;
   std::int64_t failures = 0;
   std::int64_t in_use = 0;
@@ -27,26 +28,33 @@ struct BlockCounters {
   std::int64_t largest = 0;
   std::int64_t requested = 0;
   std::int64_t peak_requested = 0;
+  std::int64_t live_at_reset = 0;
 
-  // By the power of two at or below the chunk's size. These add up to `allocs`
-  // (since the start), `frees` and `in_use`.
+  // By the power of two at or below the chunk's size; they add up to the blocks that
+  // are live, and to `in_use`.
   struct Bin {
     std::int64_t live = 0;
     std::int64_t bytes = 0;
   };
   std::array<Bin, 64> bins{};
 
+  std::int64_t live() const {
+    std::int64_t sum = 0;
+    for (const Bin& bin : bins) sum += bin.live;
+    return sum;
+  }
+
   void Allocated(std::uint64_t chunk_bytes, std::uint64_t requested_bytes) {
     const auto chunk = static_cast<std::int64_t>(chunk_bytes);
-    ++allocs;
     Bin& bin = BinOf(chunk_bytes);
     ++bin.live;
     bin.bytes += chunk;
     in_use += chunk;
     requested += static_cast<std::int64_t>(requested_bytes);
-    peak_in_use = std::max(peak_in_use, in_use);
-    peak_requested = std::max(peak_requested, requested);
-    largest = std::max(largest, chunk);
+    // Peaks are rare, and a branch that is not taken costs less than a store.
+    if (HBM_UNLIKELY(in_use > peak_in_use)) peak_in_use = in_use;
+    if (HBM_UNLIKELY(requested > peak_requested)) peak_requested = requested;
+    if (HBM_UNLIKELY(chunk > largest)) largest = chunk;
   }
   void Freed(std::uint64_t chunk_bytes, std::uint64_t requested_bytes) {
     const auto chunk = static_cast<std::int64_t>(chunk_bytes);
@@ -58,12 +66,13 @@ struct BlockCounters {
     requested -= static_cast<std::int64_t>(requested_bytes);
   }
   void ResetPeaks() {
-    allocs = frees = failures = largest = 0;
+    frees = failures = largest = 0;
+    live_at_reset = live();
     peak_in_use = in_use;
     peak_requested = requested;
   }
   void AddTo(Stats& stats) const {
-    stats.num_allocs = allocs;
+    stats.num_allocs = live() - live_at_reset + frees;
     stats.num_frees = frees;
     stats.num_failures = failures;
     stats.bytes_in_use = in_use;
@@ -87,9 +96,7 @@ struct BlockCounters {
 
  private:
   // Requires a size over 0.
-  Bin& BinOf(std::uint64_t bytes) {
-    return bins[63 ^ static_cast<unsigned>(__builtin_clzll(bytes))];
-  }
+  Bin& BinOf(std::uint64_t bytes) { return bins[core::FloatBits<0>(bytes)]; }
 };
 
 }  // namespace hbm::strategies

@@ -66,11 +66,12 @@ std::uint64_t FirstRegionBytes(const StrategyContext& context) {
 // Free chunks that are looked at to find the largest of each region.
 constexpr int kMostLooks = 4096;
 
-RegionFigures FiguresOf(const core::BestFit::Region& region, std::uint64_t largest_free) {
+RegionFigures FiguresOf(const core::BestFit::Region& region, std::uint64_t live_bytes,
+                        std::uint64_t largest_free) {
   RegionFigures figures;
   figures.address = region.address;
   figures.bytes = static_cast<std::int64_t>(region.bytes);
-  figures.in_use_bytes = static_cast<std::int64_t>(region.live_bytes);
+  figures.in_use_bytes = static_cast<std::int64_t>(live_bytes);
   figures.free_bytes = figures.bytes - figures.in_use_bytes;
   figures.largest_free_bytes =
       std::min(static_cast<std::int64_t>(largest_free), figures.free_bytes);
@@ -122,6 +123,7 @@ Pool::Pool(StrategyContext context)
       start_bytes_(FloorToUnit(context.limit.start_bytes)),
       quarantine_bytes_(context.policy.quarantine),
       garbage_collection_(context.policy.garbage_collection),
+      is_plain_(!FitOptions(context).ordered && context.policy.quarantine == 0),
       next_region_bytes_(std::max(FirstRegionBytes(context), kChunkUnit)),
       fit_(FitOptions(context)),
       limit_(context.limit.bytes),
@@ -212,7 +214,7 @@ std::size_t Pool::BookkeepingBytes() const {
   return fit_.BookkeepingBytes() + sizeof(*this) - sizeof(fit_);
 }
 
-HBM_ALWAYS_INLINE void* Pool::AllocateLocked(const core::BestFit::Request& request) {
+inline void* Pool::AllocateLocked(const core::BestFit::Request& request) {
   const ChunkId id = fit_.Allocate(request);
   if (HBM_UNLIKELY(id == kNoChunk)) return nullptr;
   const core::Chunk& chunk = fit_.chunk(id);
@@ -221,6 +223,26 @@ HBM_ALWAYS_INLINE void* Pool::AllocateLocked(const core::BestFit::Request& reque
 }
 
 void* Pool::DoAllocate(const Request& request, AllocError* why) noexcept {
+  if (HBM_LIKELY(is_plain_ && request.alignment == kChunkUnit)) {
+    core::BestFit::Request plain;
+    plain.requested = request.bytes;
+    plain.rounded = RoundToChunk(request.bytes);
+    plain.stream = request.stream.value();
+    plain.tag = request.tag.value;
+    if (HBM_LIKELY(plain.rounded != 0)) {
+      core::MutexLock lock(mutex_);
+      const ChunkId id = fit_.AllocatePlain(plain);
+      if (HBM_LIKELY(id != kNoChunk)) {
+        const core::Chunk& chunk = fit_.chunk(id);
+        counters_.Allocated(chunk.size, request.bytes);
+        return PointerTo(chunk.address);
+      }
+    }
+  }
+  return AllocateOther(request, why);
+}
+
+HBM_NOINLINE void* Pool::AllocateOther(const Request& request, AllocError* why) {
   core::BestFit::Request fit_request;
   fit_request.requested = request.bytes;
   fit_request.rounded = RoundToChunk(request.bytes);
@@ -228,10 +250,9 @@ void* Pool::DoAllocate(const Request& request, AllocError* why) noexcept {
   fit_request.stream = request.stream.value();
   fit_request.tag = request.tag.value;
   if (order_ != nullptr) return AllocateOrdered(fit_request, request.stream, why);
-  if (HBM_LIKELY(fit_request.rounded != 0)) {
+  if (fit_request.rounded != 0) {
     core::MutexLock lock(mutex_);
-    void* const block = AllocateLocked(fit_request);
-    if (HBM_LIKELY(block != nullptr)) return block;
+    if (void* const block = AllocateLocked(fit_request)) return block;
   }
   return AllocateSlow(fit_request, request.stream, why);
 }
@@ -414,17 +435,24 @@ AllocError Pool::Exhausted(std::uint64_t bytes, const absl::Status& growth) {
 }
 
 absl::Status Pool::DoDeallocate(void* ptr, StreamRef after) {
-  if (order_ != nullptr) return DeallocateOrdered(ptr, after);
+  if (HBM_UNLIKELY(!is_plain_)) return DeallocateOther(ptr, after);
   core::MutexLock lock(mutex_);
   const ChunkId id = fit_.TakeLive(AddressOf(ptr));
   if (HBM_UNLIKELY(id == kNoChunk)) return absl::CancelledError();
   const core::Chunk& chunk = fit_.chunk(id);
   counters_.Freed(chunk.size, chunk.requested());
-  if (HBM_UNLIKELY(quarantine_bytes_ != 0)) {
-    HoldBackLocked(id);
-  } else {
-    fit_.Free(id);
-  }
+  fit_.FreePlain(id);
+  return absl::OkStatus();
+}
+
+HBM_NOINLINE absl::Status Pool::DeallocateOther(void* ptr, StreamRef after) {
+  if (order_ != nullptr) return DeallocateOrdered(ptr, after);
+  core::MutexLock lock(mutex_);
+  const ChunkId id = fit_.TakeLive(AddressOf(ptr));
+  if (id == kNoChunk) return absl::CancelledError();
+  const core::Chunk& chunk = fit_.chunk(id);
+  counters_.Freed(chunk.size, chunk.requested());
+  HoldBackLocked(id);
   return absl::OkStatus();
 }
 
@@ -435,7 +463,7 @@ std::uint32_t Pool::TakeSeveral(std::size_t bytes, std::uint32_t count, Pooled* 
   if (request.rounded == 0) return 0;
   core::MutexLock lock(mutex_);
   for (std::uint32_t i = 0; i < count; ++i) {
-    const ChunkId id = fit_.Allocate(request);
+    const ChunkId id = fit_.AllocatePlain(request);
     if (id == kNoChunk) return i;
     const core::Chunk& chunk = fit_.chunk(id);
     counters_.Allocated(chunk.size, bytes);
@@ -451,7 +479,7 @@ void Pool::FreeSeveral(const std::uint64_t* addresses, std::uint32_t count) {
     if (id == kNoChunk) continue;
     const core::Chunk& chunk = fit_.chunk(id);
     counters_.Freed(chunk.size, chunk.requested());
-    fit_.Free(id);
+    fit_.FreePlain(id);
   }
 }
 
@@ -601,6 +629,7 @@ void Pool::DoGetFigures(Figures* figures) const {
   core::FreeIndex::Sums sums{};
   std::vector<core::BestFit::Region> regions;
   std::vector<std::uint64_t> largest;
+  std::vector<std::uint64_t> live;
   {
     core::MutexLock lock(mutex_);
     counters_.AddTo(*figures);
@@ -609,13 +638,14 @@ void Pool::DoGetFigures(Figures* figures) const {
     largest.resize(regions.size());
     if (!regions.empty()) fit_.FindLargestInRegions(kMostLooks, &largest);
     // With one region the device's count says it all.
-    if (regions.size() == 1) {
-      regions.front().live_bytes = static_cast<std::uint64_t>(counters_.in_use);
+    for (const core::BestFit::Region& region : regions) {
+      live.push_back(regions.size() == 1 ? static_cast<std::uint64_t>(counters_.in_use)
+                                         : fit_.LiveBytes(region));
     }
   }
   AddFreeSums(sums, figures);
   for (std::size_t i = 0; i < regions.size(); ++i) {
-    figures->regions.push_back(FiguresOf(regions[i], largest[i]));
+    figures->regions.push_back(FiguresOf(regions[i], live[i], largest[i]));
   }
 }
 

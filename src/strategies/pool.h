@@ -68,6 +68,8 @@ class Pool final : public Allocator {
   Timeline* DoGetTimeline() const override { return source_->timeline(); }
   absl::StatusOr<MemoryInfo> DoGetDeviceMemory() const override { return source_->GetMemoryInfo(); }
 
+  // All but what DoAllocate meets at once.
+  void* AllocateOther(const Request& request, AllocError* why);
   // The books' part of a request: a free chunk, or null.
   void* AllocateLocked(const core::BestFit::Request& request) HBM_REQUIRES(mutex_);
   // The rest: more memory from the source.
@@ -93,6 +95,7 @@ class Pool final : public Allocator {
   }
   // Stream order, where there is one.
   void* AllocateOrdered(core::BestFit::Request request, StreamRef stream, AllocError* why);
+  absl::Status DeallocateOther(void* ptr, StreamRef after) HBM_EXCLUDES(mutex_);
   absl::Status DeallocateOrdered(void* ptr, StreamRef after);
   absl::Status DeallocateHeld(void* ptr, StreamRef last, bool synchronized);
   void HoldBackLocked(core::ChunkId id, core::OrderId order = core::kSafe) HBM_REQUIRES(mutex_);
@@ -106,6 +109,7 @@ class Pool final : public Allocator {
   const std::uint64_t start_bytes_;
   const std::uint64_t quarantine_bytes_;
   const bool garbage_collection_;
+  const bool is_plain_;  // neither stream order nor quarantine
 
   core::Mutex growth_mutex_;
   std::uint64_t next_region_bytes_ HBM_GUARDED_BY(growth_mutex_);
