@@ -3,11 +3,8 @@
 
 #include <time.h>
 
-#if defined(__linux__)
-#include <linux/membarrier.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
+#include "core/thread_barrier.h"
+
 #if defined(__x86_64__) || defined(__i386__)
 #include <immintrin.h>
 #endif
@@ -38,48 +35,16 @@ void Nap(long nanoseconds) {
   nanosleep(&duration, nullptr);
 }
 
-// ThreadSanitizer knows nothing of barriers from outside, and would see races.
-#if defined(__SANITIZE_THREAD__)
-#define HBM_NO_BARRIERS 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define HBM_NO_BARRIERS 1
-#endif
-#endif
-
-#if defined(__linux__) && !defined(HBM_NO_BARRIERS)
-bool AskForBarriers() {
-  return syscall(__NR_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
-}
-bool TryBarrier() { return syscall(__NR_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0; }
-bool CanDoBarriers() {
-  static const bool can = AskForBarriers() && TryBarrier();
-  return can;
-}
-#else
-bool AskForBarriers() { return false; }
-bool TryBarrier() { return false; }
-bool CanDoBarriers() { return false; }
-#endif
-
-// Every thread of the process passes a barrier. Where that was possible before and is
-// forbidden now, a long time does as well: no processor keeps a store to itself for a
-// millisecond.
-void BarrierInAllThreads() {
-  if (TryBarrier() || (AskForBarriers() && TryBarrier())) return;
-  Nap(1'000'000);
-}
-
 }  // namespace
 
 // Runs in the lock's holder, who does not lean on it.
 void SpinLock::Settle(std::uintptr_t self) {
   if (leans_to_.load(std::memory_order_relaxed) == kFirstComer) {
-    leans_to_.store(CanDoBarriers() ? self : kNobody, std::memory_order_relaxed);
+    leans_to_.store(CanDoThreadBarriers() ? self : kNobody, std::memory_order_relaxed);
     return;
   }
   leans_to_.store(kNobody, std::memory_order_relaxed);
-  BarrierInAllThreads();
+  ThreadBarrier();
   for (int looks = 0; in_.load(std::memory_order_acquire) != 0; ++looks) {
     if (looks < kMostPauses) {
       Pause();

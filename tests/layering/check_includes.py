@@ -29,7 +29,9 @@ DRIVER = re.compile(r"^(cuda|cuda_runtime|cuda_runtime_api|driver_types|nvml|cud
 OUTSIDE_WORLD = re.compile(
     r"^(cstdio|stdio\.h|iostream|fstream|filesystem|unistd\.h|sys/.*|fcntl\.h|dlfcn\.h)$")
 # The one file of the core that gets pages for its tables, as operator new would.
-HOST_MEMORY = {("core/paged_array.cc", "sys/mman.h")}
+HOST_MEMORY = {("core/paged_array.cc", "sys/mman.h"),
+               # Barriers in other threads, for a lock that costs its usual thread nothing.
+               ("core/thread_barrier.cc", "sys/syscall.h"), ("core/thread_barrier.cc", "unistd.h")}
 ENVIRONMENT = re.compile(r"\b(getenv|setenv|secure_getenv)\s*\(")
 # What a public header may stand on, beside the standard library (names without a dot).
 PUBLIC = re.compile(r"^(hbmalloc/.*\.h|absl/(status|time|types)/.*\.h|[a-z_0-9]+|[a-z_0-9]+\.h)$")
