@@ -20,11 +20,11 @@ inline void Pause() {
 #endif
 }
 
-// A waiter pauses this often before it first looks again, and twice as often each
-// time; a pause is 10 to 50 ns. A look that comes too early takes the cache line
-// from the holder, one that comes too late costs only the waiter.
-constexpr int kFirstPauses = 32;
-constexpr int kMostPauses = 1024;
+// A waiter looks again a few times, each after so many pauses of 10 to 50 ns. A look
+// takes the cache line from the holder, and with the lock all the books move to
+// another processor: many waiters that look often would leave time for little else.
+constexpr int kPauses = 64;
+constexpr int kLooks = 4;
 // Then it naps, each time twice as long. A holder that lost its processor is not
 // burnt against, and a long wait under many threads is bounded by a nap.
 constexpr long kFirstNapNanoseconds = 50'000;
@@ -46,7 +46,7 @@ void SpinLock::Settle(std::uintptr_t self) {
   leans_to_.store(kNobody, std::memory_order_relaxed);
   ThreadBarrier();
   for (int looks = 0; in_.load(std::memory_order_acquire) != 0; ++looks) {
-    if (looks < kMostPauses) {
+    if (looks < 1000) {
       Pause();
     } else {
       Nap(kFirstNapNanoseconds);
@@ -55,12 +55,12 @@ void SpinLock::Settle(std::uintptr_t self) {
 }
 
 void SpinLock::LockContended() {
-  int pauses = kFirstPauses;
+  int looks = 0;
   long nap = kFirstNapNanoseconds;
   do {
-    if (pauses <= kMostPauses) {
-      for (int i = 0; i < pauses; ++i) Pause();
-      pauses *= 2;
+    if (looks < kLooks) {
+      for (int i = 0; i < kPauses; ++i) Pause();
+      ++looks;
     } else {
       Nap(nap);
       if (nap < kLongestNapNanoseconds) nap *= 2;

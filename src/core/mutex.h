@@ -8,10 +8,9 @@
 // thread alone takes it, that costs two plain stores: the lock leans to its first
 // thread. The first other thread ends that for good, with one system call; from then
 // on taking it is one atomic operation, still a third of what a std::mutex costs. A
-// thread that finds it taken stays off the holder's cache line for longer and longer,
-// and then naps, so that the holder goes on at full speed however many wait: total
-// throughput does not collapse. Nothing that can block, call a driver or call back
-// may run under it.
+// thread that finds it taken looks again a few times, and then naps for longer and longer, so that
+// the holder goes on at full speed however many wait: total throughput does not collapse. Nothing
+// that can block, call a driver or call back may run under it.
 //
 // Mutex is std::mutex, for what takes longer.
 //
