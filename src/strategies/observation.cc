@@ -216,7 +216,7 @@ void Observation::Scope::Tell(Event event) {
     callback = observation_.event_;
   }
   if (callback == nullptr) return;
-  event.stats = allocator_.DoGetStats();
+  event.stats = allocator_.GetStats();
   event.time_nanoseconds = observation_.Now();
   event.duration_nanoseconds = event.time_nanoseconds - start_;
   event.driver_calls = event.stats.driver_calls - static_cast<std::int64_t>(before_.calls);

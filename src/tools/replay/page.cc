@@ -4,12 +4,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "observe/json.h"
 #include "tools/replay/page_data.h"
 #include "tools/replay/page_files.h"
 #include "tools/replay/report.h"
 
 namespace hbm::replay {
 namespace {
+
+using observe::JsonString;
 
 // Inside a <script> element nothing may look like its end.
 std::string ForScript(const std::string& json) {

@@ -6,10 +6,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "observe/json.h"
 #include "tools/replay/table.h"
 
 namespace hbm::replay {
 namespace {
+
+using observe::JsonString;
 
 // A figure that is not known is null.
 struct Value {
@@ -79,26 +82,6 @@ std::vector<Field> FieldsOf(const Result& result) {
   return fields;
 }
 
-// Length of the valid UTF-8 sequence at the start of `text`, or 0.
-std::size_t Utf8Length(std::string_view text) {
-  const auto byte = [&text](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned lead = byte(0);
-  const std::size_t length = lead < 0x80                   ? 1
-                             : lead >= 0xc2 && lead < 0xe0 ? 2
-                             : lead >= 0xe0 && lead < 0xf0 ? 3
-                             : lead >= 0xf0 && lead < 0xf5 ? 4
-                                                           : 0;
-  if (length == 0 || length > text.size()) return 0;
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  if (lead == 0xe0 && byte(1) < 0xa0) return 0;   // too long a form
-  if (lead == 0xed && byte(1) >= 0xa0) return 0;  // half of a surrogate pair
-  if (lead == 0xf0 && byte(1) < 0x90) return 0;
-  if (lead == 0xf4 && byte(1) >= 0x90) return 0;
-  return length;
-}
-
 std::string CsvString(const std::string& text) {
   if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
   std::string quoted = "\"";
@@ -149,26 +132,6 @@ std::string RenderCsv(const std::vector<Result>& results) {
 }
 
 }  // namespace
-
-// File names may hold any bytes; JSON may not.
-std::string JsonString(std::string_view text) {
-  std::string quoted = "\"";
-  while (!text.empty()) {
-    const std::size_t length = Utf8Length(text);
-    const char c = text.front();
-    if (length == 0) {
-      quoted += "\\ufffd";
-    } else if (c == '"' || c == '\\') {
-      quoted += {'\\', c};
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      absl::StrAppendFormat(&quoted, "\\u%04x", static_cast<unsigned>(c));
-    } else {
-      quoted.append(text.data(), length);
-    }
-    text.remove_prefix(length == 0 ? 1 : length);
-  }
-  return quoted + "\"";
-}
 
 std::string Render(const std::vector<Result>& results, Format format) {
   switch (format) {

@@ -18,9 +18,6 @@ namespace hbm::replay {
 
 std::string Render(const std::vector<Result>& results, Format format);
 
-// A JSON string; bytes that are no UTF-8, as file names may hold, are replaced.
-std::string JsonString(std::string_view text);
-
 // "id,offset" and one line per allocation of the trace.
 std::string RenderPlacements(const std::vector<std::int64_t>& offsets);
 
