@@ -28,6 +28,7 @@
 #include "observe/gunzip.h"
 #include "observe/replay.h"
 #include "observe/trace_reader.h"
+#include "tests/support/golden.h"
 
 namespace hbm {
 namespace {
@@ -232,6 +233,48 @@ TEST(TraceRecorderOrderTest, ManyThreadsMakeOneConsistentTrace) {
     EXPECT_EQ(seen.size(), kThreads);
     std::remove(path.c_str());
   }
+}
+
+// A trace that is played and recorded is itself again, on every recorded trace.
+TEST(TraceRecorderReplayTest, RecordingAReplayGivesTheSameTrace) {
+  LogSink previous = SetLogSink(nullptr);  // traces leave blocks live
+  std::set<std::string> names;
+  for (const testing::GoldenCase& golden : testing::GoldenCases()) names.insert(golden.trace);
+  for (const std::string& name : names) {
+    const observe::Trace trace = testing::LoadTrace(name);
+    const std::string path = TempFile(name + ".csv");
+    {
+      const auto allocator = Make("bfc:memory_fraction=1,trace=" + path, "sim:1TiB");
+      std::vector<void*> blocks(trace.block_count);
+      for (const observe::TraceEvent& event : trace.events) {
+        if (event.kind == observe::TraceEvent::Kind::kAllocate) {
+          blocks[event.block] = allocator->TryAllocate(event.bytes);
+        } else {
+          ASSERT_TRUE(allocator->Deallocate(blocks[event.block]).ok());
+        }
+      }
+    }
+    const auto again = observe::ReadTraceFile(path);
+    ASSERT_TRUE(again.ok()) << again.status();
+    // Requests of nothing give nothing to record.
+    std::vector<observe::TraceEvent> expected;
+    std::vector<std::uint32_t> numbers(trace.block_count);
+    std::uint32_t next = 0;
+    for (observe::TraceEvent event : trace.events) {
+      if (event.bytes == 0) continue;
+      if (event.kind == observe::TraceEvent::Kind::kAllocate) numbers[event.block] = next++;
+      event.block = numbers[event.block];
+      expected.push_back(event);
+    }
+    ASSERT_EQ(again->events.size(), expected.size()) << name;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_EQ(again->events[i].kind, expected[i].kind) << name << " " << i;
+      ASSERT_EQ(again->events[i].bytes, expected[i].bytes) << name << " " << i;
+      ASSERT_EQ(again->events[i].block, expected[i].block) << name << " " << i;
+    }
+    std::remove(path.c_str());
+  }
+  SetLogSink(previous);
 }
 
 TEST(TraceRecorderFileTest, AllocatorsShareAFileAndAreToldApart) {
