@@ -48,7 +48,7 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/hbmallocConfig.cmake
 
 # A static library's users link what it stands on; a shared one brings it along.
 set(HBMALLOC_PC_REQUIRES "absl_status absl_statusor absl_time")
-set(HBMALLOC_PC_PRIVATE "absl_strings absl_str_format absl_flat_hash_map")
+set(HBMALLOC_PC_PRIVATE "absl_strings absl_str_format absl_flat_hash_map absl_symbolize")
 set(HBMALLOC_PC_LIBS_PRIVATE "${CMAKE_THREAD_LIBS_INIT} -ldl")
 if(ZLIB_FOUND)
   string(APPEND HBMALLOC_PC_PRIVATE " zlib")

@@ -214,6 +214,11 @@ class Allocator {
   void SetLowMemoryCallback(LowMemoryCallback callback);
   void SetEventCallback(EventCallback callback);
 
+  // With debug=guard or poison: looks at every red zone and every block that is held
+  // back, and lists in DataLoss what was overwritten. Blocks that are being written to
+  // by right are no trouble. OK where nothing is checked. Slow: reads the device.
+  absl::Status CheckMemory() const;
+
   // The effective policy: every optional field set, after clamping.
   const Policy& policy() const { return policy_; }
 
@@ -254,6 +259,7 @@ class Allocator {
   virtual absl::Status DoSetMemoryLimit(std::size_t bytes) = 0;
   // Null if work on the memory is always done when a block is freed.
   virtual Timeline* DoGetTimeline() const { return nullptr; }
+  virtual absl::Status DoCheckMemory() const { return absl::OkStatus(); }
   // What the device has now, for reports. Unavailable if it cannot be asked.
   virtual absl::StatusOr<MemoryInfo> DoGetDeviceMemory() const {
     return absl::UnavailableError("the strategy does not ask its device");

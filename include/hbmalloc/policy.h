@@ -50,6 +50,20 @@ enum class OnShortage { kShrink, kFail };                  // shrink, fail
 enum class MemoryKind { kDevice, kUnified, kPinnedHost };  // device, unified, pinned_host
 enum class StreamMode { kSingle, kOrdered };               // single, ordered
 
+// What is checked at every allocation and free, for debugging; docs/debugging.md has
+// the cost of each. In text: "debug=guard+poison+leaks"; "none" is the default.
+struct DebugChecks {
+  bool guard = false;   // red zones before and behind each block, checked when it is freed
+  bool poison = false;  // fill patterns when a block is given out and when it is freed
+  bool leaks = false;   // what is live at destruction is listed, by tag
+  bool stacks = false;  // and where it was allocated; with guard, in reports of damage too
+
+  bool any() const { return guard || poison || leaks || stacks; }
+  friend bool operator==(const DebugChecks& a, const DebugChecks& b) {
+    return a.guard == b.guard && a.poison == b.poison && a.leaks == b.leaks && a.stacks == b.stacks;
+  }
+};
+
 struct Policy {
   // The strategy. Default: bfc.
   std::optional<Strategy> strategy;
@@ -144,6 +158,10 @@ struct Policy {
   // Fragmentation::mean_pool_over_live, at the price of reading a clock and the
   // statistics at every allocation and free. Default false.
   bool means = false;
+
+  // Checks of memory and leaks. Default none. guard and poison need memory whose bytes
+  // can be reached: not a simulated device.
+  DebugChecks debug;
 };
 
 // Reads "STRATEGY", "STRATEGY:field=value,..." or "field=value,...". Sizes take

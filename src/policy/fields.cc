@@ -83,6 +83,7 @@ std::vector<Field> MakeFields() {
       Make<&Policy::quarantine, Bytes<0, kTiB>>("quarantine"),
       Make<&Policy::trace, FileName>("trace"),
       Make<&Policy::means, Switch>("means"),
+      Make<&Policy::debug, Checks>("debug"),
   };
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "policy/values.h"
 
+#include <array>
 #include <set>
 
 #include "absl/strings/numbers.h"
@@ -56,6 +57,45 @@ bool Ordinals::Contains(const Value& value) {
     if (ordinal < 0 || ordinal > kMaxOrdinal || !seen.insert(ordinal).second) return false;
   }
   return true;
+}
+
+namespace {
+
+struct NamedCheck {
+  std::string_view name;
+  bool DebugChecks::*member;
+};
+constexpr std::array<NamedCheck, 4> kChecks = {{{"guard", &DebugChecks::guard},
+                                                {"poison", &DebugChecks::poison},
+                                                {"leaks", &DebugChecks::leaks},
+                                                {"stacks", &DebugChecks::stacks}}};
+
+}  // namespace
+
+absl::StatusOr<Checks::Value> Checks::Parse(std::string_view text) {
+  Value checks;
+  if (absl::EqualsIgnoreCase(View(Trim(text)), "none")) return checks;
+  for (const absl::string_view part : absl::StrSplit(View(Trim(text)), absl::ByAnyChar("+;"))) {
+    const std::string_view word = Trim({part.data(), part.size()});
+    bool known = false;
+    for (const NamedCheck& check : kChecks) {
+      if (!absl::EqualsIgnoreCase(View(word), View(check.name))) continue;
+      checks.*check.member = known = true;
+    }
+    if (!known) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("has \"", View(Excerpt(word)), "\", which is no check"));
+    }
+  }
+  return checks;
+}
+
+std::string Checks::Print(const Value& value) {
+  std::string text;
+  for (const NamedCheck& check : kChecks) {
+    if (value.*check.member) absl::StrAppend(&text, text.empty() ? "" : "+", View(check.name));
+  }
+  return text.empty() ? "none" : text;
 }
 
 const std::vector<Named<Strategy>>& Names(Strategy /*unused*/) {

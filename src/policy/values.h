@@ -125,6 +125,18 @@ struct Ordinals {
   static std::string_view Unit() { return "device ordinals"; }
 };
 
+// Names of debug checks, joined by plus signs or semicolons.
+struct Checks {
+  using Value = DebugChecks;
+  static absl::StatusOr<Value> Parse(std::string_view text);
+  static std::string Print(const Value& value);
+  static bool Contains(const Value& /*value*/) { return true; }
+  static std::string Allowed() {
+    return "none, or any of guard, poison, leaks, stacks joined by +";
+  }
+  static std::string_view Unit() { return "checks"; }
+};
+
 template <typename Enum>
 struct Named {
   Enum value;

@@ -15,6 +15,7 @@
 #include "observe/oom_report.h"
 #include "policy/pool_limit.h"
 #include "strategies/capture.h"
+#include "strategies/debug_checks.h"
 #include "strategies/observation.h"
 #include "strategies/registry.h"
 
@@ -249,6 +250,8 @@ absl::StatusOr<BlockInfo> Allocator::Describe(const void* ptr) const {
   return captures_->any.load() ? DescribeBesideCaptures(std::move(info)) : info;
 }
 
+absl::Status Allocator::CheckMemory() const { return DoCheckMemory(); }
+
 Stats Allocator::GetStats() const {
   Stats stats = DoGetStats();
   core::MutexLock lock(captures_->mutex);
@@ -359,8 +362,17 @@ absl::StatusOr<std::unique_ptr<Allocator>> Make(const Policy& given, std::shared
   SimulatedClock* const clock =
       context.device != nullptr ? context.device->simulated_clock() : nullptr;
   const Policy policy = context.policy;
+  const std::shared_ptr<MemorySource> memory_source = context.source;
+  if (absl::Status able = strategies::CheckDebuggable(policy, memory_source.get()); !able.ok()) {
+    return able;
+  }
+  if (strategies::TakesQuarantine(policy)) context.policy.quarantine = 0;
   absl::StatusOr<std::unique_ptr<Allocator>> made = make(std::move(context));
   if (!made.ok()) return made;
+  if (policy.debug.any()) {
+    made = strategies::MakeDebugChecked(*std::move(made), memory_source, policy);
+    if (!made.ok()) return made;
+  }
   if (absl::Status started =
           internal::Observation::Start(**made, {policy, clock, address_space, name});
       !started.ok()) {

@@ -28,6 +28,16 @@ const std::vector<Memory> kMemories = {
     {"host:256MiB", true},
 };
 
+// The checks for debugging stand in front of any strategy, and need bytes.
+const std::vector<std::string> kDebugPolicies = {
+    "bfc:debug=guard+poison+leaks",      "on_demand:debug=guard+poison+leaks+stacks",
+    "platform:debug=guard+poison",       "elastic:debug=guard+poison+leaks",
+    "bfc:thread_cache=true,debug=guard",
+};
+INSTANTIATE_TEST_SUITE_P(Debug, ConformanceTest,
+                         ::testing::ValuesIn(Subjects(kDebugPolicies, {{"host:256MiB", true}})),
+                         SubjectName);
+
 INSTANTIATE_TEST_SUITE_P(Here, ConformanceTest, ::testing::ValuesIn(Subjects(kPolicies, kMemories)),
                          SubjectName);
 

@@ -58,11 +58,38 @@ class RandomTexts {
 
  private:
   std::string Word() {
-    static constexpr std::array<std::string_view, 30> kWords = {
-        "bfc",    "on_demand", "platform", "cuda_async",  "elastic", "true", "false", "total",
-        "free",   "unified",   "device",   "pinned_host", "shrink",  "fail", "inf",   "nan",
-        "GiB",    "MB",        "ms",       "s",           "h",       "%",    "1;2",   "ordered",
-        "single", "yes",       "off",      "ns",          "",        " "};
+    static constexpr std::array<std::string_view, 32> kWords = {"bfc",
+                                                                "on_demand",
+                                                                "platform",
+                                                                "cuda_async",
+                                                                "elastic",
+                                                                "true",
+                                                                "false",
+                                                                "total",
+                                                                "free",
+                                                                "unified",
+                                                                "device",
+                                                                "pinned_host",
+                                                                "shrink",
+                                                                "fail",
+                                                                "inf",
+                                                                "nan",
+                                                                "GiB",
+                                                                "MB",
+                                                                "ms",
+                                                                "s",
+                                                                "h",
+                                                                "%",
+                                                                "1;2",
+                                                                "ordered",
+                                                                "guard+poison",
+                                                                "leaks;stacks",
+                                                                "single",
+                                                                "yes",
+                                                                "off",
+                                                                "ns",
+                                                                "",
+                                                                " "};
     return std::string(kWords[Below(kWords.size())]);
   }
 

@@ -356,6 +356,26 @@ struct FakeCalls {
     fake.streams_.erase(Bits(stream));
     return CUDA_SUCCESS;
   }
+  // Bytes are done at once: what they come after is for the test to see to.
+  static CUresult MemsetD8Async(CUdeviceptr address, unsigned char value, std::size_t count,
+                                CUstream handle) {
+    ENTER(MemsetD8Async);
+    FakeDriver::Stream* const stream = fake.Find(handle);
+    if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    if (stream->capturing) ++fake.spoilt_captures_;
+    for (std::size_t i = 0; i < count; ++i) fake.bytes_[address + i] = value;
+    return CUDA_SUCCESS;
+  }
+  static CUresult MemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes,
+                              CUstream handle) {
+    ENTER(MemcpyAsync);
+    FakeDriver::Stream* const stream = fake.Find(handle);
+    if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    if (stream->capturing) ++fake.spoilt_captures_;
+    auto* const target = reinterpret_cast<unsigned char*>(to);  // NOLINT: on the host
+    for (std::size_t i = 0; i < bytes; ++i) target[i] = fake.bytes_[from + i];
+    return CUDA_SUCCESS;
+  }
   static CUresult StreamSynchronize(CUstream handle) {
     ENTER(StreamSynchronize);
     FakeDriver::Stream* const stream = fake.Find(handle);

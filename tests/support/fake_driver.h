@@ -58,6 +58,11 @@ class FakeDriver {
   // Where the next plain allocation lies; it must be free.
   void SetNextAllocation(std::uintptr_t address) { next_allocation_ = address; }
 
+  // Bytes of the model's memory, of which those that were filled are kept.
+  void WriteByte(const void* address, unsigned char value) {
+    bytes_[reinterpret_cast<std::uintptr_t>(address)] = value;
+  }
+
   // Streams. A handle that was destroyed may be created again, with another id.
   StreamRef CreateStream(int device = 0);
   void DestroyStream(StreamRef stream);
@@ -112,6 +117,7 @@ class FakeDriver {
   std::map<unsigned long long, int> handle_device_;
   std::map<std::uintptr_t, std::set<int>> access_;
   std::map<std::uint64_t, int> stream_device_;  // by id, of all that ever were
+  std::map<std::uintptr_t, unsigned char> bytes_;
   std::set<std::uintptr_t> pools_;
   std::size_t pool_limit_ = 0, pool_used_ = 0;
   int contexts_ = 0;

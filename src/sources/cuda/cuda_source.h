@@ -21,9 +21,11 @@
 #include "hbmalloc/policy.h"
 #include "hbmalloc/stream_ordered_pool.h"
 #include "sources/cuda/context.h"
+#include "sources/cuda/cuda_bytes.h"
 #include "sources/cuda/cuda_timeline.h"
 #include "sources/cuda/cuda_virtual_memory.h"
 #include "sources/driver_meter.h"
+#include "sources/memory_bytes.h"
 
 namespace hbm::sources::cuda {
 
@@ -48,7 +50,7 @@ struct Gpu {
   CudaTimeline timeline;
 };
 
-class CudaSource final : public MemorySource, public StreamOrderedMemory {
+class CudaSource final : public MemorySource, public StreamOrderedMemory, public MemoryBytes {
  public:
   // InvalidArgument: a peer that does not exist or cannot access the device.
   static absl::StatusOr<std::shared_ptr<MemorySource>> Make(std::shared_ptr<Gpu> gpu,
@@ -76,6 +78,14 @@ class CudaSource final : public MemorySource, public StreamOrderedMemory {
 
   absl::StatusOr<std::unique_ptr<StreamOrderedPool>> MakePool(const PoolOptions& options) override;
 
+  absl::Status Fill(void* address, unsigned char value, std::size_t bytes,
+                    StreamRef after) override {
+    return bytes_.Fill(address, value, bytes, after);
+  }
+  absl::Status Read(const void* address, void* to, std::size_t bytes, StreamRef after) override {
+    return bytes_.Read(address, to, bytes, after);
+  }
+
  private:
   struct Held {
     std::uintptr_t base = 0;  // what the driver gave
@@ -96,6 +106,7 @@ class CudaSource final : public MemorySource, public StreamOrderedMemory {
   const std::string name_;
   DriverMeter meter_;
   CudaVirtualMemory memory_;
+  CudaBytes bytes_{&gpu_->context, &gpu_->timeline};
   std::unordered_map<std::uintptr_t, Held> ranges_;
   std::atomic<std::size_t> held_{0};
 };

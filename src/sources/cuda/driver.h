@@ -65,6 +65,9 @@ namespace hbm::sources::cuda {
   CALL(MemUnmap, 10020, (CUdeviceptr address, std::size_t bytes))                                  \
   CALL(MemSetAccess, 10020,                                                                        \
        (CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* access, std::size_t count)) \
+  CALL(MemsetD8Async, 3020,                                                                        \
+       (CUdeviceptr address, unsigned char value, std::size_t count, CUstream stream))             \
+  CALL(MemcpyAsync, 4000, (CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream))  \
   CALL(MemPoolCreate, 11020, (CUmemoryPool * pool, const CUmemPoolProps* properties))              \
   CALL(MemPoolDestroy, 11020, (CUmemoryPool pool))                                                 \
   CALL(MemPoolSetAttribute, 11020,                                                                 \
