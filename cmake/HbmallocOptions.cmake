@@ -6,6 +6,7 @@ option(HBMALLOC_BUILD_BENCHMARKS "Build the micro-benchmarks" ${PROJECT_IS_TOP_L
 option(HBMALLOC_BUILD_TOOLS "Build the installed programs (hbm-replay)" ${PROJECT_IS_TOP_LEVEL})
 option(HBMALLOC_INSTALL "Generate the install rules" ${PROJECT_IS_TOP_LEVEL})
 option(HBMALLOC_WERROR "Treat compiler warnings as errors" OFF)
+option(HBMALLOC_FUZZ "Build libFuzzer targets (needs clang)" OFF)
 option(HBMALLOC_COVERAGE "Instrument for line coverage (gcov)" OFF)
 set(HBMALLOC_CUDA "AUTO" CACHE STRING "CUDA devices: AUTO (when a toolkit is found), ON or OFF")
 set_property(CACHE HBMALLOC_CUDA PROPERTY STRINGS AUTO ON OFF)
