@@ -13,6 +13,7 @@ import argparse
 import pathlib
 import random
 import re
+import signal
 import subprocess
 import sys
 
@@ -58,6 +59,7 @@ def caught(build):
 
 
 def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # sources are put back then too
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=int, default=40)
