@@ -44,6 +44,30 @@ std::unique_ptr<Allocator> Make(const std::string& policy, std::vector<MemoryRan
   return made.ok() ? *std::move(made) : nullptr;
 }
 
+// Calls what the strategy asks for invalid.
+class ObjectingSource : public ScriptedSource {
+ public:
+  ObjectingSource() : ScriptedSource({}) {}
+  absl::StatusOr<MemoryRange> AllocateRegion(std::size_t /*bytes*/) override {
+    return absl::InvalidArgumentError("the source objects");
+  }
+};
+
+TEST(BadSourceTest, WhatASourceObjectsToIsNotTheCallersFault) {
+  std::string log;
+  const LogSink sink = SetLogSink([&](LogSeverity, std::string_view text) { log += text; });
+  for (const char* policy : {"on_demand", "platform"}) {
+    log.clear();
+    auto allocator = *MakeAllocator(*ParsePolicy(policy), std::make_shared<ObjectingSource>());
+    const absl::Status status = allocator->Allocate(kMiB).status();
+    EXPECT_TRUE(absl::IsInternal(status)) << status;
+    EXPECT_NE(status.message().find("memory source"), std::string::npos) << status;
+    EXPECT_EQ(status.message().find("stream"), std::string::npos) << status;
+    EXPECT_NE(log.find("the source objects"), std::string::npos) << policy;
+  }
+  SetLogSink(sink);
+}
+
 constexpr std::uintptr_t kTop = std::numeric_limits<std::uintptr_t>::max();
 
 TEST(BadSourceTest, PlatformRefusesBlocksThatAreNotWhatWasAsked) {

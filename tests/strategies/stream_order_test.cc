@@ -142,6 +142,27 @@ TEST_F(StreamOrderTest, CaptureIsNeverSpoilt) {
   EXPECT_TRUE(allocator->Deallocate(small).ok());
 }
 
+// A pair of platform's is two calls of the driver and what they need around them.
+TEST_F(StreamOrderTest, PlatformCallsTheDriverNoMoreThanItMust) {
+  auto allocator = Make("platform:memory_limit=64MiB");
+  fake_.SetCurrent(fake_.ContextOfDevice(0));
+  const StreamRef stream = fake_.CreateStream();
+  ASSERT_TRUE(allocator->Deallocate(Take(*allocator, kMiB, stream)).ok());
+  const int before = fake_.total_calls();
+  const int events = fake_.calls("EventRecord");
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_TRUE(allocator->Deallocate(Take(*allocator, kMiB, stream)).ok());
+  }
+  // Three scopes of three calls; allocate, free; is it captured, is it idle.
+  EXPECT_LE(fake_.total_calls() - before, 10 * 13);
+  EXPECT_EQ(fake_.calls("EventRecord"), events);
+  // The free of a block that work still uses waits for it.
+  void* const block = Take(*allocator, kMiB, stream);
+  fake_.Launch(stream);
+  ASSERT_TRUE(allocator->Deallocate(block).ok());
+  EXPECT_EQ(fake_.calls("EventRecord"), events + 1);
+}
+
 // Random work on four streams. A block's memory must not reach a stream that is
 // not ordered after the last work on it. Returns how often it did.
 int CountHazards(FakeDriver& fake, Allocator& allocator, int steps) {
