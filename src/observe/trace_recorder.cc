@@ -25,8 +25,9 @@ namespace {
 // before it is written.
 constexpr auto kNap = std::chrono::milliseconds(20);
 constexpr auto kOldest = std::chrono::milliseconds(200);
-// Callers that find the ring full wait for so long, and then give the writer up.
-constexpr auto kStall = std::chrono::seconds(1);
+// Callers that find the ring full wait for so long, and then give the writer up. On a
+// machine that has too much to do, it may get no turn for seconds.
+constexpr auto kStall = std::chrono::seconds(10);
 // The longest that the end of a program or allocator waits for the file system.
 constexpr int kLongestStopSeconds = 10;
 // A burst wakes the writer long before the ring is full.
@@ -258,8 +259,9 @@ bool TraceRecorder::Stop() {
 
 void TraceRecorder::CountLost() {
   if (lost() == 0 || discards_.load()) return;
-  LogWarning(absl::StrCat("trace: ", path_, ": ", lost(),
-                          " events were lost, because the file could not be written for a second"));
+  LogWarning(
+      absl::StrCat("trace: ", path_, ": ", lost(),
+                   " events were lost, because the file could not be written for ten seconds"));
 }
 
 void TraceRecorder::AtExit() {

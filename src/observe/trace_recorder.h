@@ -12,7 +12,7 @@
 //
 // One recorder a file, shared by all allocators of the process that name it. When
 // the ring is full, callers wait for the writer, so nothing is lost; if the writer
-// makes no progress for a second (a file system that hangs) events are dropped
+// makes no progress for ten seconds (a file system that hangs) events are dropped
 // until it does, and the number lost is logged. At exit everything is written; a
 // crash loses what came in the last fraction of a second. A child after fork
 // records nothing.
@@ -98,7 +98,7 @@ class TraceRecorder {
   EventRing ring_;
   std::atomic<bool> discards_{false};  // an error, or a child after fork
   std::atomic<bool> direct_{false};    // no thread any more
-  std::atomic<bool> stalled_{false};   // the writer made no progress for a second
+  std::atomic<bool> stalled_{false};   // the writer makes no progress
   std::atomic<std::uint64_t> lost_{0};
 
   core::Mutex mutex_;

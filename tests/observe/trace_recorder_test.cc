@@ -52,7 +52,7 @@ std::string ReadFile(const std::string& path) {
 
 // Until a file has not grown for a second.
 void WaitUntilQuiet(const std::string& path) {
-  for (std::size_t before = 0, size = 1; size != before;) {
+  for (std::size_t before = 0, size = 1; size != before || size == 0;) {
     before = size;
     std::this_thread::sleep_for(std::chrono::seconds(1));
     struct stat status {};
@@ -325,7 +325,7 @@ TEST(TraceRecorderFileTest, TheProcessNumberMayBeInTheName) {
   std::remove(path.c_str());
 }
 
-// Nobody reads at first, and then nobody reads on: callers wait a second once, and
+// Nobody reads at first, and then nobody reads on: callers wait ten seconds once, and
 // the end is not waited for for ever. What was lost is told.
 TEST(TraceRecorderFileTest, APipeThatNobodyReadsHangsNothingSlow) {
   const std::string path = TempFile("pipe.csv");
@@ -342,10 +342,10 @@ TEST(TraceRecorderFileTest, APipeThatNobodyReadsHangsNothingSlow) {
     for (int i = 0; i < 300000; ++i) {
       ASSERT_TRUE(allocator->Deallocate(*allocator->Allocate(1000)).ok());
     }
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8));
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(25));
   }
   SetLogSink(previous);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
   EXPECT_THAT(warnings, HasSubstr("the end of the trace is lost"));
   close(reader);  // the writer is told now that nobody reads, and must not end the program
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
