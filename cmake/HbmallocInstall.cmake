@@ -9,6 +9,16 @@ install(TARGETS hbmalloc EXPORT hbmallocTargets
   RUNTIME COMPONENT runtime
   LIBRARY COMPONENT runtime NAMELINK_COMPONENT development
   ARCHIVE COMPONENT development)
+# Beside a static library, the same as a shared one: for C, dlopen, Python and PyTorch.
+get_target_property(library_type hbmalloc TYPE)
+if(library_type STREQUAL "STATIC_LIBRARY")
+  install(TARGETS hbmalloc_shared EXPORT hbmallocTargets
+    LIBRARY COMPONENT runtime NAMELINK_COMPONENT development)
+  target_include_directories(hbmalloc_shared INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+endif()
+# For PYTHONPATH; the package finds the library as the loader does, or by HBMALLOC_LIBRARY.
+install(DIRECTORY src/interop/python/hbmalloc DESTINATION ${CMAKE_INSTALL_DATADIR}/hbmalloc/python
+  COMPONENT runtime FILES_MATCHING PATTERN "*.py")
 install(DIRECTORY include/hbmalloc DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime)
 install(EXPORT hbmallocTargets NAMESPACE hbmalloc:: DESTINATION ${HBMALLOC_CMAKE_DIR}

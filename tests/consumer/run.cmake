@@ -11,13 +11,15 @@ endfunction()
 file(REMOVE_RECURSE ${WORK_DIR})
 file(MAKE_DIRECTORY ${WORK_DIR})
 set(common -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_BUILD_TYPE=Release)
-set(consumer ${common} -DCMAKE_CXX_STANDARD=${STANDARD} -DCMAKE_CXX_STANDARD_REQUIRED=ON -DPROGRAM=${PROGRAM})
+set(consumer ${common} -DCMAKE_CXX_STANDARD=${STANDARD} -DCMAKE_CXX_STANDARD_REQUIRED=ON -DPROGRAM=${PROGRAM}
+  -DC_PROGRAM=${C_PROGRAM})
 
 if(FROM STREQUAL "embedded")
   run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/embedded -B ${WORK_DIR}/build ${consumer}
     -DHBMALLOC_DIR=${SOURCE_DIR})
   run(${CMAKE_COMMAND} --build ${WORK_DIR}/build --parallel)
   run(${WORK_DIR}/build/program)
+  run(${WORK_DIR}/build/c_program)
   return()
 endif()
 
@@ -65,3 +67,4 @@ run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/installed -B ${WORK_DIR}/build
   -DCMAKE_PREFIX_PATH=${WORK_DIR}/moved)
 run(${CMAKE_COMMAND} --build ${WORK_DIR}/build --parallel)
 run(${WORK_DIR}/build/program)
+run(${WORK_DIR}/build/c_program)

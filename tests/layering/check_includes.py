@@ -37,6 +37,9 @@ ENVIRONMENT = re.compile(r"\b(getenv|setenv|secure_getenv)\s*\(")
 # What a public header may stand on, beside the standard library (names without a dot).
 PUBLIC = re.compile(r"^(hbmalloc/.*\.h|absl/(status|time|types)/.*\.h|[a-z_0-9]+|[a-z_0-9]+\.h)$")
 
+# The one adaptor to another library's headers, which its users have.
+ADAPTORS = {"cccl.h": re.compile(r"^cuda/(memory_resource|stream_ref|version)$")}
+
 INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]')
 
 
@@ -76,6 +79,8 @@ def check_source(root, path):
 
 def check_public(path):
     for number, header in includes(path):
+        if path.name in ADAPTORS and ADAPTORS[path.name].match(header):
+            continue
         if not PUBLIC.match(header) or DRIVER.match(header):
             yield number, f'"{header}": a public header stands on the standard library and absl only'
 

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+# cpack: a .tgz that can be unpacked anywhere, and a .deb (cpack -G "TGZ;DEB").
+set(CPACK_PACKAGE_NAME hbmalloc)
+set(CPACK_PACKAGE_VENDOR hbmalloc)
+set(CPACK_PACKAGE_CONTACT "the authors of hbmalloc <hbmalloc@example.org>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
+set(CPACK_RESOURCE_FILE_LICENSE "${PROJECT_SOURCE_DIR}/LICENSE")
+set(CPACK_GENERATOR "TGZ;DEB")
+set(CPACK_STRIP_FILES ON)
+set(CPACK_PACKAGE_FILE_NAME "hbmalloc-${PROJECT_VERSION}-${CMAKE_SYSTEM_NAME}-${CMAKE_SYSTEM_PROCESSOR}")
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION libs)
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS "python3, libabsl-dev")
+find_program(HBMALLOC_SHLIBDEPS NAMES dpkg-shlibdeps)
+if(HBMALLOC_SHLIBDEPS)
+  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+endif()
+include(CPack)
