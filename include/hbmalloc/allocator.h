@@ -29,6 +29,7 @@
 #include "hbmalloc/memory_source.h"
 #include "hbmalloc/out_of_memory.h"
 #include "hbmalloc/policy.h"
+#include "hbmalloc/region_change.h"
 #include "hbmalloc/stats.h"
 #include "hbmalloc/stream.h"
 #include "hbmalloc/tag.h"
@@ -110,7 +111,8 @@ struct TrimOptions {
 struct TrimResult {
   std::size_t released = 0;  // given back to the device by this call
   std::size_t pending = 0;   // free, but work on it is still in flight
-  std::size_t pinned = 0;    // free, but in one piece with memory that is in use
+  // Free, but in one piece with memory that is in use, or kept by a region callback.
+  std::size_t pinned = 0;
 };
 
 // All functions are thread-safe unless they say otherwise; none throws. A
@@ -129,8 +131,9 @@ class Allocator {
   //   InvalidArgument    a bad alignment or stream.
   //   Internal           the driver is in a state that it does not recover from.
   // Cost: a hit calls no driver and blocks on nothing but a short lock; a miss
-  // may call the driver; waits at most max_wait for others to free memory. elastic
-  // may also wait for work on freed memory to end, as its last resort.
+  // may call the driver; waits at most max_wait for others to free memory, and not
+  // at all for more than the limit. elastic may also wait for work on freed memory to
+  // end, as its last resort.
   absl::StatusOr<void*> Allocate(std::size_t bytes, const AllocateOptions& options = {});
 
   // The same, but never waits and builds no report: null on failure, and `why`
@@ -219,6 +222,13 @@ class Allocator {
   // by right are no trouble. OK where nothing is checked. Slow: reads the device.
   absl::Status CheckMemory() const;
 
+  // Tells `callback` of every range of memory that comes and goes: of those held now
+  // before this returns. It replaces the one before, which is not called any more once
+  // this returns; null is none. Waits for calls of the one before to end.
+  //   FailedPrecondition  from inside the callback.
+  //   Unimplemented       cuda_async: the driver maps its memory and does not say.
+  absl::Status SetRegionCallback(RegionCallback callback);
+
   // The effective policy: every optional field set, after clamping.
   const Policy& policy() const { return policy_; }
 
@@ -260,6 +270,8 @@ class Allocator {
   // Null if work on the memory is always done when a block is freed.
   virtual Timeline* DoGetTimeline() const { return nullptr; }
   virtual absl::Status DoCheckMemory() const { return absl::OkStatus(); }
+  // Null is none.
+  virtual absl::Status DoSetRegionCallback(std::shared_ptr<const RegionCallback> callback);
   // What the device has now, for reports. Unavailable if it cannot be asked.
   virtual absl::StatusOr<MemoryInfo> DoGetDeviceMemory() const {
     return absl::UnavailableError("the strategy does not ask its device");
@@ -281,6 +293,7 @@ class Allocator {
                 AllocError* why) noexcept;
   absl::StatusOr<void*> AllocateSlow(std::size_t bytes, const AllocateOptions& options,
                                      AllocError why);
+  bool IsImpossible(std::size_t bytes) const;
   absl::Status FailedAllocation(std::size_t bytes, const AllocateOptions& options,
                                 const AllocError& why, const Tried& tried) const;
   absl::Status FailedDeallocation(const void* ptr, absl::Status why) const;

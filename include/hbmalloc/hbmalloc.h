@@ -15,6 +15,7 @@
 #include "hbmalloc/memory_source.h"
 #include "hbmalloc/out_of_memory.h"
 #include "hbmalloc/policy.h"
+#include "hbmalloc/region_change.h"
 #include "hbmalloc/stats.h"
 #include "hbmalloc/stream.h"
 #include "hbmalloc/stream_ordered_pool.h"

@@ -58,7 +58,8 @@ absl::StatusOr<void*> Allocator::AllocateSlow(std::size_t bytes, const AllocateO
   void* block = nullptr;
   Tried tried;
   if (TryAgainAfterCallback(bytes, options, &why, &block, &tried)) return block;
-  if (why.code != absl::StatusCode::kResourceExhausted || max_wait <= absl::ZeroDuration()) {
+  if (why.code != absl::StatusCode::kResourceExhausted || max_wait <= absl::ZeroDuration() ||
+      IsImpossible(bytes)) {
     return FailedAllocation(bytes, options, why, tried);
   }
   // The count is raised before the next attempt: a free that the attempt does not
@@ -75,7 +76,7 @@ absl::StatusOr<void*> Allocator::AllocateSlow(std::size_t bytes, const AllocateO
     ++tried.looks;
     if (block != nullptr || why.code != absl::StatusCode::kResourceExhausted) break;
     const absl::Duration left = deadline - absl::Now();
-    if (left <= absl::ZeroDuration()) break;
+    if (left <= absl::ZeroDuration() || IsImpossible(bytes)) break;
     // In slices: memory that another process frees wakes nobody here.
     const absl::Duration slice = std::min(left, absl::Milliseconds(20));
     core::MutexLock lock(waiting_->mutex);
@@ -155,6 +156,11 @@ absl::Status Allocator::DeallocateWatched(void* ptr, StreamRef after) {
   if (!status.ok()) return FailedDeallocation(ptr, std::move(status));
   NotifyFreed();
   return status;
+}
+
+// No free can help what is larger than the limit: only a higher limit could.
+bool Allocator::IsImpossible(std::size_t bytes) const {
+  return bytes > static_cast<std::size_t>(DoGetStats().bytes_limit);
 }
 
 void Allocator::WakeWaiters() {
@@ -316,6 +322,18 @@ absl::Status Allocator::SetMemoryLimit(std::size_t bytes) {
   scope.Changed(Event::Kind::kSetMemoryLimit, bytes);
   NotifyFreed();
   return status;
+}
+
+absl::Status Allocator::SetRegionCallback(RegionCallback callback) {
+  if (callback == nullptr) return DoSetRegionCallback(nullptr);
+  return DoSetRegionCallback(std::make_shared<const RegionCallback>(std::move(callback)));
+}
+
+absl::Status Allocator::DoSetRegionCallback(std::shared_ptr<const RegionCallback> /*callback*/) {
+  return absl::UnimplementedError(
+      absl::StrCat("SetRegionCallback: with the strategy ", View(ToString(*policy_.strategy)),
+                   " the driver maps memory and does not say when; elastic, bfc, on_demand and "
+                   "platform do"));
 }
 
 namespace {

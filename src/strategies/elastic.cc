@@ -167,7 +167,11 @@ Elastic::~Elastic() {
     note(memory_.Unmap({PointerTo(mapping.address), mapping.bytes}));
     note(memory_.Release(mapping.handle));
   };
-  for (std::size_t i = 0; i < pages_.size(); ++i) give_back(pages_[i]);
+  const RegionWatch::Change change = watch_.Begin();
+  for (std::size_t i = 0; i < pages_.size(); ++i) {
+    change.MayLeave({PointerTo(pages_[i].address), pages_[i].bytes});
+    give_back(pages_[i]);
+  }
   for (const Stuck& stuck : stuck_) {
     for (const core::Mapping& mapping : stuck.mappings) give_back(mapping);
   }
@@ -238,6 +242,7 @@ void* Elastic::AllocateSlow(int part, const FitRequest& request, const Request& 
   absl::Duration wait_left = asked.may_wait ? kLongestWaitForWork : absl::ZeroDuration();
   absl::Status driver;
   Planned planned = Planned::kShort;
+  Vetoed vetoed;
   while (request.rounded != 0) {
     Plan plan;
     BackedSpace::Placement at;
@@ -256,9 +261,10 @@ void* Elastic::AllocateSlow(int part, const FitRequest& request, const Request& 
         if (id != kNoChunk) block = TakenLocked(part, id);
       }
       if (block != nullptr) return block;
-      const std::uint64_t limit = device_is_full ? std::min(limit_, pool_bytes_) : limit_;
+      const std::uint64_t limit =
+          device_is_full ? std::min(limit_, PoolWithPromisesLocked()) : limit_;
       growth_.SetWanted(request.requested);
-      planned = MakePlan(part, request, asked.contiguous, tight, limit, &at, &plan);
+      planned = MakePlan(part, request, asked.contiguous, tight, limit, vetoed, &at, &plan);
       growth_.SetWanted(0);
       if (planned == Planned::kReady && plan.steps.empty()) {
         return TakenLocked(part, Commit(&plan, true, &request, at.address));
@@ -274,10 +280,16 @@ void* Elastic::AllocateSlow(int part, const FitRequest& request, const Request& 
         }
       }
       if (void* const block = AllocateAcrossStreams(part, request, asked.stream)) return block;
-      if (WaitForWork(asked.stream, &wait_left)) continue;
+      if (WaitForWork(asked.stream, &wait_left) || WaitForOtherPlans(&wait_left)) continue;
       break;
     }
+    if (plan.change.is_on() && !AskToLeave(&plan, &vetoed)) {
+      core::MutexLock lock(mutex_);
+      Commit(&plan, false, nullptr, 0);
+      continue;
+    }
     driver = Execute(&plan);
+    if (plan.change.is_on()) TellMapped(plan, driver.ok());
     {
       core::MutexLock lock(mutex_);
       const ChunkId id = Commit(&plan, driver.ok(), driver.ok() ? &request : nullptr, at.address);

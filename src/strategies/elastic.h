@@ -26,7 +26,8 @@
 // Two locks. mutex_ guards the books and is held for tens of nanoseconds;
 // growth_mutex_ is held around calls of the source and while waiting, and never
 // taken while mutex_ is held. What a plan is going to change is held back in the
-// books first, so that hits elsewhere go on meanwhile.
+// books first, so that hits elsewhere go on meanwhile. A region callback, if there is
+// one, runs under neither: what the plan adds is promised, what it takes is held.
 #ifndef HBMALLOC_STRATEGIES_ELASTIC_H_
 #define HBMALLOC_STRATEGIES_ELASTIC_H_
 
@@ -44,6 +45,7 @@
 #include "hbmalloc/allocator.h"
 #include "strategies/counters.h"
 #include "strategies/elastic_growth.h"
+#include "strategies/region_watch.h"
 #include "strategies/registry.h"
 #include "strategies/work_log.h"
 
@@ -91,7 +93,8 @@ class Elastic final : public Allocator {
   struct Victim {
     IdleHandle idle;
     core::ChunkId held = core::kNoChunk;  // its addresses, if it was mapped
-    bool left = false;                    // it is not mapped there any more
+    bool left = false;                    // it is not there any more
+    bool agreed = false;                  // the region callback was told that it goes
   };
   struct NewMapping {
     core::Mapping mapping;
@@ -111,7 +114,11 @@ class Elastic final : public Allocator {
     std::vector<core::Mapping> stuck;  // mapped, but neither usable nor unmappable
     std::int64_t pool_change = 0;
     std::int64_t pool_peak = 0;
+    std::uint64_t promised = 0;  // new bytes, counted from HoldPlan to Commit
+    RegionWatch::Change change;
   };
+  // Handles that a region callback wants to stay, by address.
+  using Vetoed = std::vector<std::uint64_t>;
   enum class Planned {
     kReady,       // the plan's books are held back
     kNoPlace,     // no addresses
@@ -137,6 +144,7 @@ class Elastic final : public Allocator {
   absl::StatusOr<TrimResult> DoTrim(const TrimOptions& options) override;
   absl::Status DoSetMemoryLimit(std::size_t bytes) override;
   Timeline* DoGetTimeline() const override { return timeline_; }
+  absl::Status DoSetRegionCallback(std::shared_ptr<const RegionCallback> callback) override;
 
   int PartOf(std::uint64_t address) const { return address < large_begin_ ? kSmall : kLarge; }
   // Counts a block that was just made of a chunk; its address.
@@ -160,13 +168,13 @@ class Elastic final : public Allocator {
       HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
 
   // Everything that may leave its place now.
-  std::vector<IdleHandle> GatherIdle(std::uint64_t except_begin, std::uint64_t except_end)
-      HBM_REQUIRES(growth_mutex_, mutex_);
+  std::vector<IdleHandle> GatherIdle(std::uint64_t except_begin, std::uint64_t except_end,
+                                     const Vetoed& vetoed) HBM_REQUIRES(growth_mutex_, mutex_);
   Planned MakePlan(int part, const FitRequest& request, bool contiguous, bool all,
-                   std::uint64_t limit, core::BackedSpace::Placement* at, Plan* plan)
-      HBM_REQUIRES(growth_mutex_, mutex_);
+                   std::uint64_t limit, const Vetoed& vetoed, core::BackedSpace::Placement* at,
+                   Plan* plan) HBM_REQUIRES(growth_mutex_, mutex_);
   bool FillHoles(bool contiguous, std::uint64_t limit, const core::BackedSpace::Placement& at,
-                 Plan* plan) HBM_REQUIRES(growth_mutex_, mutex_);
+                 const Vetoed& vetoed, Plan* plan) HBM_REQUIRES(growth_mutex_, mutex_);
   bool FillPiece(std::uint64_t begin, std::uint64_t end, bool contiguous, std::uint64_t limit,
                  std::vector<IdleHandle>* idle, std::uint64_t* pool, Plan* plan)
       HBM_REQUIRES(growth_mutex_, mutex_);
@@ -178,6 +186,10 @@ class Elastic final : public Allocator {
   bool HoldVictims(Plan* plan) HBM_REQUIRES(growth_mutex_, mutex_);
   bool HoldPlan(const core::BackedSpace::Placement& at, Plan* plan)
       HBM_REQUIRES(growth_mutex_, mutex_);
+  // The region callback's part, without locks. False if a handle must stay: then the
+  // plan is off.
+  bool AskToLeave(Plan* plan, Vetoed* vetoed) HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
+  void TellMapped(const Plan& plan, bool done) HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
   // Calls the driver. On an error everything is as before, but for memory that was
   // on its way: that is idle and not mapped.
   absl::Status Execute(Plan* plan) HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
@@ -201,6 +213,8 @@ class Elastic final : public Allocator {
   bool HasPendingLocked() const HBM_REQUIRES(mutex_) {
     return work_.has_pending() || !held_back_.empty();
   }
+  // The same for requests that are under way without the lock, inside callbacks.
+  bool WaitForOtherPlans(absl::Duration* left) HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
   // Waits for some work to end, at most until the time left is used up. Returns
   // whether any did.
   bool WaitForWork(StreamRef stream, absl::Duration* left) HBM_REQUIRES(growth_mutex_)
@@ -212,9 +226,14 @@ class Elastic final : public Allocator {
   // `keep` bytes, and one more if it is over `enough` still. With `only`, those that
   // overlap it; with `except`, those that do not. Returns bytes.
   std::uint64_t ReleaseIdle(std::uint64_t keep, std::uint64_t enough, const BusySet* only,
-                            const BusySet* except) HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
+                            const BusySet* except, Vetoed* vetoed = nullptr)
+      HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
   // What the pool holds over the limit, as far as it is idle.
+  std::uint64_t PoolWithPromisesLocked() const HBM_REQUIRES(mutex_) {
+    return pool_bytes_ + promised_bytes_;
+  }
   void ReleaseExcess() HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
+  void KeepVetoed(Plan* plan, Vetoed* vetoed) HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
   std::uint64_t PendingPageBytes() HBM_REQUIRES(growth_mutex_, mutex_);
   // What has been idle for idle_release.
   void ReleaseExpired() HBM_EXCLUDES(mutex_, growth_mutex_);
@@ -244,6 +263,7 @@ class Elastic final : public Allocator {
   // Handles that are not mapped anywhere: a failure left them. First to be used.
   std::vector<core::Mapping> loose_ HBM_GUARDED_BY(growth_mutex_);
   std::vector<Stuck> stuck_ HBM_GUARDED_BY(growth_mutex_);
+  RegionWatch watch_;
 
   mutable core::SpinLock mutex_;
   mutable core::BackedSpace spaces_[2] HBM_GUARDED_BY(mutex_);
@@ -254,6 +274,7 @@ class Elastic final : public Allocator {
   LimitSource limit_source_ HBM_GUARDED_BY(mutex_);
   std::uint64_t pool_bytes_ HBM_GUARDED_BY(mutex_) = 0;
   std::uint64_t peak_pool_bytes_ HBM_GUARDED_BY(mutex_) = 0;
+  std::uint64_t promised_bytes_ HBM_GUARDED_BY(mutex_) = 0;  // of plans under way
   std::uint64_t num_mappings_ HBM_GUARDED_BY(mutex_) = 0;
   std::uint64_t waits_ HBM_GUARDED_BY(mutex_) = 0;
   std::int64_t wait_nanoseconds_ HBM_GUARDED_BY(mutex_) = 0;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "observe/log.h"
 #include "policy/text.h"
 #include "strategies/elastic.h"
@@ -76,9 +77,7 @@ absl::Status Elastic::ExecuteSteps(Plan* plan) {
 absl::Status Elastic::Detach(Victim* victim) {
   const Mapping& mapping = victim->idle.mapping;
   if (mapping.address == 0) {
-    const auto at = std::find_if(loose_.begin(), loose_.end(),
-                                 [&](const Mapping& m) { return m.handle == mapping.handle; });
-    if (at != loose_.end()) loose_.erase(at);
+    victim->left = true;
     return absl::OkStatus();
   }
   absl::Status unmapped = memory_.Unmap(RangeOf(mapping.address, mapping.bytes));
@@ -138,8 +137,11 @@ ChunkId Elastic::Commit(Plan* plan, bool done, const FitRequest* block, std::uin
       std::max(peak_pool_bytes_, pool_bytes_ + static_cast<std::uint64_t>(plan->pool_peak));
   pool_bytes_ =
       static_cast<std::uint64_t>(static_cast<std::int64_t>(pool_bytes_) + plan->pool_change);
+  promised_bytes_ -= plan->promised;
   for (const Victim& victim : plan->victims) {
-    if (victim.left) pages_.Remove(victim.idle.mapping.address);
+    const Mapping& mapping = victim.idle.mapping;
+    if (victim.left && mapping.address != 0) pages_.Remove(mapping.address);
+    if (!victim.left && mapping.address == 0) loose_.push_back(mapping);
   }
   for (const NewMapping& made : plan->mapped) pages_.Add(made.mapping);
   num_mappings_ = pages_.size();
@@ -157,6 +159,47 @@ ChunkId Elastic::Commit(Plan* plan, bool done, const FitRequest* block, std::uin
   }
   spaces_[plan->part].Settle(plan->held, pages_);
   return kNoChunk;
+}
+
+bool Elastic::AskToLeave(Plan* plan, Vetoed* vetoed) {
+  growth_mutex_.Unlock();
+  bool all_leave = true;
+  for (Victim& victim : plan->victims) {
+    const Mapping& mapping = victim.idle.mapping;
+    if (mapping.address == 0) continue;
+    victim.agreed = plan->change.MayLeave(RangeOf(mapping.address, mapping.bytes));
+    if (victim.agreed) continue;
+    vetoed->push_back(mapping.address);
+    all_leave = false;
+    break;
+  }
+  growth_mutex_.Lock();
+  if (!all_leave) TellMapped(*plan, false);
+  return all_leave;
+}
+
+void Elastic::TellMapped(const Plan& plan, bool done) {
+  growth_mutex_.Unlock();
+  for (const Victim& victim : plan.victims) {
+    const Mapping& mapping = victim.idle.mapping;
+    if (victim.agreed && !victim.left) plan.change.Mapped(RangeOf(mapping.address, mapping.bytes));
+  }
+  if (done) {
+    for (const NewMapping& made : plan.mapped) {
+      plan.change.Mapped(RangeOf(made.mapping.address, made.mapping.bytes));
+    }
+  }
+  growth_mutex_.Lock();
+}
+
+absl::Status Elastic::DoSetRegionCallback(std::shared_ptr<const RegionCallback> callback) {
+  return watch_.Replace(std::move(callback), growth_mutex_, [&]() HBM_NO_THREAD_SAFETY_ANALYSIS {
+    std::vector<MemoryRange> ranges;
+    for (std::size_t i = 0; i < pages_.size(); ++i) {
+      ranges.push_back(RangeOf(pages_[i].address, pages_[i].bytes));
+    }
+    return ranges;
+  });
 }
 
 void Elastic::RetryStuck() {
@@ -206,6 +249,16 @@ bool Elastic::WaitForWork(StreamRef stream, absl::Duration* left) {
   return waited.ok() || absl::IsDeadlineExceeded(waited);
 }
 
+bool Elastic::WaitForOtherPlans(absl::Duration* left) {
+  if (*left <= absl::ZeroDuration()) return false;
+  growth_mutex_.Unlock();
+  const absl::Time began = absl::Now();
+  const bool ended = watch_.WaitForChanges(*left);
+  *left -= absl::Now() - began;
+  growth_mutex_.Lock();
+  return ended;
+}
+
 void Elastic::ReleaseExcess() {
   std::uint64_t limit;
   {
@@ -217,12 +270,12 @@ void Elastic::ReleaseExcess() {
 }
 
 std::uint64_t Elastic::ReleaseIdle(std::uint64_t keep, std::uint64_t enough, const BusySet* only,
-                                   const BusySet* except) {
+                                   const BusySet* except, Vetoed* vetoed) {
   Plan plan;
   {
     core::MutexLock lock(mutex_);
     PollWorkLocked();
-    std::vector<IdleHandle> idle = GatherIdle(0, 0);
+    std::vector<IdleHandle> idle = GatherIdle(0, 0, {});
     std::sort(idle.begin(), idle.end(), [](const IdleHandle& a, const IdleHandle& b) {
       return a.mapping.bytes > b.mapping.bytes;
     });
@@ -245,14 +298,36 @@ std::uint64_t Elastic::ReleaseIdle(std::uint64_t keep, std::uint64_t enough, con
     }
     if (pool > enough && smallest_kept != nullptr) release(*smallest_kept);
     if (plan.steps.empty() || !HoldVictims(&plan)) return 0;
+    plan.change = watch_.Begin();
   }
+  if (plan.change.is_on()) KeepVetoed(&plan, vetoed);
   for (const Step& step : plan.steps) {
     Victim& victim = plan.victims[step.victim];
     if (Detach(&victim).ok()) ReleaseHandle(victim.idle.mapping, &plan);
   }
+  if (plan.change.is_on()) TellMapped(plan, false);
   core::MutexLock lock(mutex_);
   Commit(&plan, true, nullptr, 0);
   return static_cast<std::uint64_t>(-plan.pool_change);
+}
+
+// Leaves in the plan what the region callback lets go.
+void Elastic::KeepVetoed(Plan* plan, Vetoed* vetoed) {
+  std::vector<Step> agreed;
+  growth_mutex_.Unlock();
+  for (const Step& step : plan->steps) {
+    Victim& victim = plan->victims[step.victim];
+    const Mapping& mapping = victim.idle.mapping;
+    victim.agreed =
+        mapping.address != 0 && plan->change.MayLeave(RangeOf(mapping.address, mapping.bytes));
+    if (victim.agreed || mapping.address == 0) {
+      agreed.push_back(step);
+    } else if (vetoed != nullptr) {
+      vetoed->push_back(mapping.address);
+    }
+  }
+  growth_mutex_.Lock();
+  plan->steps = std::move(agreed);
 }
 
 void Elastic::ReleaseExpired() {
@@ -292,9 +367,11 @@ absl::StatusOr<TrimResult> Elastic::DoTrim(const TrimOptions& options) {
     FlushQuarantineLocked(0);
   }
   TrimResult result;
+  Vetoed vetoed;
   absl::Duration left = options.max_wait;
   for (;;) {
-    result.released += ReleaseIdle(options.keep_pool_bytes, ~std::uint64_t{0}, nullptr, nullptr);
+    result.released +=
+        ReleaseIdle(options.keep_pool_bytes, ~std::uint64_t{0}, nullptr, nullptr, &vetoed);
     {
       core::MutexLock lock(mutex_);
       if (pool_bytes_ <= options.keep_pool_bytes || !HasPendingLocked()) break;
@@ -305,7 +382,7 @@ absl::StatusOr<TrimResult> Elastic::DoTrim(const TrimOptions& options) {
   PollWorkLocked();
   const std::uint64_t in_use = static_cast<std::uint64_t>(counters_.in_use);
   std::uint64_t idle_bytes = 0;
-  for (const IdleHandle& handle : GatherIdle(0, 0)) idle_bytes += handle.mapping.bytes;
+  for (const IdleHandle& handle : GatherIdle(0, 0, vetoed)) idle_bytes += handle.mapping.bytes;
   const std::uint64_t pending = std::min(PendingPageBytes(), pool_bytes_ - in_use - idle_bytes);
   result.pending = pending;
   result.pinned = pool_bytes_ - in_use - idle_bytes - pending;

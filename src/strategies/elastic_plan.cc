@@ -27,7 +27,8 @@ std::uint64_t RoundUp(std::uint64_t bytes, std::uint64_t unit) {
 
 // The proof that a page may move: see elastic.h.
 std::vector<Elastic::IdleHandle> Elastic::GatherIdle(std::uint64_t except_begin,
-                                                     std::uint64_t except_end) {
+                                                     std::uint64_t except_end,
+                                                     const Vetoed& vetoed) {
   std::vector<IdleHandle> idle;
   for (const Mapping& loose : loose_) idle.push_back({loose, 0, 0, kNoChunk, kLarge});
   work_.Poll();
@@ -41,6 +42,7 @@ std::vector<Elastic::IdleHandle> Elastic::GatherIdle(std::uint64_t except_begin,
         const Mapping& page = pages_[i];
         if (page.address < except_end && page.end() > except_begin) continue;
         if (busy.Overlaps(page.address, page.end())) continue;
+        if (std::find(vetoed.begin(), vetoed.end(), page.address) != vetoed.end()) continue;
         idle.push_back({page, key.size(), key.address(), key.id(), part});
       }
       return true;
@@ -50,26 +52,27 @@ std::vector<Elastic::IdleHandle> Elastic::GatherIdle(std::uint64_t except_begin,
 }
 
 Elastic::Planned Elastic::MakePlan(int part, const FitRequest& request, bool contiguous, bool all,
-                                   std::uint64_t limit, BackedSpace::Placement* at, Plan* plan) {
+                                   std::uint64_t limit, const Vetoed& vetoed,
+                                   BackedSpace::Placement* at, Plan* plan) {
   *at = spaces_[part].Choose(request, pages_, all, contiguous);
   if (!at->found) return Planned::kNoPlace;
   plan->part = part;
   plan->begin = at->address;
   plan->end = at->address + request.rounded;
-  if (at->unbacked != 0 && !FillHoles(contiguous, limit, *at, plan)) return Planned::kShort;
+  if (at->unbacked != 0 && !FillHoles(contiguous, limit, *at, vetoed, plan)) return Planned::kShort;
   return HoldPlan(*at, plan) ? Planned::kReady : Planned::kHostMemory;
 }
 
 bool Elastic::FillHoles(bool contiguous, std::uint64_t limit, const BackedSpace::Placement& at,
-                        Plan* plan) {
+                        const Vetoed& vetoed, Plan* plan) {
   const std::uint64_t begin = RoundDown(plan->begin, granule_);
   const std::uint64_t end = RoundUp(plan->end, granule_);
   const bool is_small = plan->part == kSmall;
-  std::uint64_t pool = pool_bytes_;
+  std::uint64_t pool = PoolWithPromisesLocked();
   std::vector<IdleHandle> idle;
   const std::uint64_t budget = growth_.Budget(limit);
   if (!loose_.empty() || pool + at.unbacked + growth_.SpareHandle(is_small) > budget) {
-    idle = GatherIdle(begin, end);
+    idle = GatherIdle(begin, end, vetoed);
     std::uint64_t idle_bytes = 0;
     for (const IdleHandle& handle : idle) idle_bytes += handle.mapping.bytes;
     if (pool + at.unbacked > budget) {
@@ -199,7 +202,14 @@ bool Elastic::HoldVictims(Plan* plan) {
   // In order of address within a chunk, because holding a piece cuts the chunk.
   std::vector<Victim*> in_order;
   for (Victim& victim : plan->victims) {
-    if (victim.idle.mapping.address != 0) in_order.push_back(&victim);
+    if (victim.idle.mapping.address != 0) {
+      in_order.push_back(&victim);
+      continue;
+    }
+    const auto at = std::find_if(loose_.begin(), loose_.end(), [&](const Mapping& loose) {
+      return loose.handle == victim.idle.mapping.handle;
+    });
+    if (at != loose_.end()) loose_.erase(at);
   }
   std::sort(in_order.begin(), in_order.end(), [](const Victim* a, const Victim* b) {
     return a->idle.mapping.address < b->idle.mapping.address;
@@ -225,6 +235,11 @@ bool Elastic::HoldPlan(const BackedSpace::Placement& at, Plan* plan) {
     plan->end = std::max(plan->end, step.to + step.bytes);
   }
   plan->held = spaces_[plan->part].HoldRange(at.first, plan->begin, plan->end);
+  for (const Step& step : plan->steps) {
+    if (step.kind == Step::Kind::kCreate) plan->promised += step.bytes;
+  }
+  promised_bytes_ += plan->promised;
+  plan->change = watch_.Begin();
   return true;
 }
 

@@ -37,19 +37,32 @@ Platform::Platform(StrategyContext context)
       limit_source_(context.limit.source) {}
 
 Platform::~Platform() {
-  core::MutexLock source_lock(source_mutex_);
-  core::MutexLock lock(mutex_);
-  if (blocks_.empty()) return;
-  if (!DriverIsGone(*source_)) {
-    observe::LogWarning(
-        absl::StrCat("an allocator is destroyed while ", blocks_.size(), " blocks of ",
-                     policy::FormatBytes(static_cast<std::size_t>(counters_.requested)),
-                     " are live; their memory goes back to the device"));
+  std::vector<MemoryRange> held;
+  std::size_t live;
+  std::int64_t live_bytes;
+  const RegionWatch::Change change = watch_.Begin();
+  {
+    core::MutexLock lock(mutex_);
+    held = kept_;
+    for (const auto& [address, block] : blocks_) held.push_back(block.range);
+    live = blocks_.size();
+    live_bytes = counters_.requested;
   }
-  if (Timeline* const timeline = source_->timeline(); timeline != nullptr) {
-    timeline->WaitForDevice().IgnoreError();
+  if (live != 0) {
+    if (!DriverIsGone(*source_)) {
+      observe::LogWarning(absl::StrCat("an allocator is destroyed while ", live, " blocks of ",
+                                       policy::FormatBytes(static_cast<std::size_t>(live_bytes)),
+                                       " are live; their memory goes back to the device"));
+    }
+    if (Timeline* const timeline = source_->timeline(); timeline != nullptr) {
+      timeline->WaitForDevice().IgnoreError();
+    }
   }
-  for (const auto& [address, block] : blocks_) source_->ReleaseBlock(block.range).IgnoreError();
+  for (const MemoryRange& range : held) {
+    change.MayLeave(range);
+    core::MutexLock source_lock(source_mutex_);
+    source_->ReleaseBlock(range).IgnoreError();
+  }
 }
 
 std::size_t Platform::HeldLocked() const {
@@ -59,11 +72,11 @@ std::size_t Platform::HeldLocked() const {
 
 void Platform::UpdatePeakLocked() { peak_held_ = std::max(peak_held_, HeldLocked()); }
 
-void* Platform::Failed(AllocError error, AllocError* why) {
+std::nullopt_t Platform::Failed(AllocError error, AllocError* why) {
   core::MutexLock lock(mutex_);
   ++counters_.failures;
   *why = error;
-  return nullptr;
+  return std::nullopt;
 }
 
 // The limit allows the request, but the device has no room: whose is it?
@@ -81,18 +94,28 @@ AllocError Platform::Exhausted() {
 }
 
 void* Platform::DoAllocate(const Request& request, AllocError* why) noexcept {
+  void* const block = AllocateOnce(request, why);
+  if (block != nullptr || why->code != absl::StatusCode::kResourceExhausted) return block;
+  if (ReleaseKept() == 0) return nullptr;
+  {
+    core::MutexLock lock(mutex_);
+    --counters_.failures;
+  }
+  *why = {};
+  return AllocateOnce(request, why);
+}
+
+// A block from the source that the limit allows, or why there is none.
+std::optional<MemoryRange> Platform::TakeBlock(const Request& request, RegionWatch::Change* change,
+                                               AllocError* why) {
   constexpr AllocError kOverLimit{absl::StatusCode::kResourceExhausted, OomCause::kLimit};
   core::MutexLock source_lock(source_mutex_);
   std::size_t limit;
   {
     core::MutexLock lock(mutex_);
     limit = limit_;
-    if (request.bytes > limit) {
-      ++counters_.failures;
-      *why = kOverLimit;
-      return nullptr;
-    }
   }
+  if (request.bytes > limit) return Failed(kOverLimit, why);
   const absl::StatusOr<MemoryRange> range =
       source_->AllocateBlock(request.bytes, request.alignment);
   if (!range.ok()) {
@@ -107,27 +130,35 @@ void* Platform::DoAllocate(const Request& request, AllocError* why) noexcept {
     core::MutexLock lock(mutex_);
     block_bytes_ += range->bytes;
     over = HeldLocked() > limit;
+    *change = watch_.Begin();
   }
   const std::uint64_t address = AddressOf(range->address);
   const bool usable = address != 0 && address % request.alignment == 0 &&
                       range->bytes >= request.bytes &&
                       address <= std::numeric_limits<std::uint64_t>::max() - range->bytes;
-  if (over || !usable) {
-    source_->ReleaseBlock(*range).IgnoreError();
-    {
-      core::MutexLock lock(mutex_);
-      block_bytes_ -= range->bytes;
-    }
-    if (over) return Failed(kOverLimit, why);
-    observe::LogWarning(
-        "platform: the memory source gave a block that is null, too small or not aligned as asked");
-    return Failed({absl::StatusCode::kInternal, OomCause::kNone}, why);
-  }
+  if (!over && usable) return *range;
+  source_->ReleaseBlock(*range).IgnoreError();
   {
     core::MutexLock lock(mutex_);
-    const bool is_new =
-        blocks_.emplace(address, Block{*range, request.bytes, request.stream, request.tag, {}})
-            .second;
+    block_bytes_ -= range->bytes;
+  }
+  if (over) return Failed(kOverLimit, why);
+  observe::LogWarning(
+      "platform: the memory source gave a block that is null, too small or not aligned as asked");
+  return Failed({absl::StatusCode::kInternal, OomCause::kNone}, why);
+}
+
+void* Platform::AllocateOnce(const Request& request, AllocError* why) {
+  RegionWatch::Change change;
+  const std::optional<MemoryRange> range = TakeBlock(request, &change, why);
+  if (!range.has_value()) return nullptr;
+  change.Mapped(*range);
+  {
+    core::MutexLock lock(mutex_);
+    const bool is_new = blocks_
+                            .emplace(AddressOf(range->address),
+                                     Block{*range, request.bytes, request.stream, request.tag, {}})
+                            .second;
     if (is_new) {
       UpdatePeakLocked();
       counters_.Allocated(range->bytes, request.bytes);
@@ -137,7 +168,49 @@ void* Platform::DoAllocate(const Request& request, AllocError* why) noexcept {
   }
   // Not given back: that would free it under the block that holds it.
   observe::LogWarning("platform: the memory source gave a block that it had given out already");
-  return Failed({absl::StatusCode::kInternal, OomCause::kNone}, why);
+  Failed({absl::StatusCode::kInternal, OomCause::kNone}, why);
+  return nullptr;
+}
+
+std::size_t Platform::ReleaseKept() {
+  std::vector<MemoryRange> kept;
+  RegionWatch::Change change;
+  {
+    core::MutexLock lock(mutex_);
+    kept.swap(kept_);
+    change = watch_.Begin();
+  }
+  std::size_t released = 0;
+  for (const MemoryRange& range : kept) {
+    bool leaves = change.MayLeave(range);
+    if (leaves) {
+      {
+        core::MutexLock source_lock(source_mutex_);
+        leaves = source_->ReleaseBlock(range).ok();
+      }
+      if (!leaves) change.Mapped(range);
+    }
+    if (leaves) released += range.bytes;
+    core::MutexLock lock(mutex_);
+    if (leaves) {
+      block_bytes_ -= range.bytes;
+    } else {
+      kept_.push_back(range);
+    }
+  }
+  return released;
+}
+
+absl::Status Platform::DoSetRegionCallback(std::shared_ptr<const RegionCallback> callback) {
+  absl::Status status =
+      watch_.Replace(std::move(callback), mutex_, [&]() HBM_NO_THREAD_SAFETY_ANALYSIS {
+        std::vector<MemoryRange> ranges = kept_;
+        for (const auto& [address, block] : blocks_) ranges.push_back(block.range);
+        return ranges;
+      });
+  // What was freed while the new one was told of it, or was kept by the one before.
+  if (status.ok()) ReleaseKept();
+  return status;
 }
 
 absl::Duration Platform::Now() const {
@@ -181,6 +254,7 @@ absl::Status Platform::WaitForUsers(const Block& block, StreamRef after) {
 
 absl::Status Platform::DoDeallocate(void* ptr, StreamRef after) {
   Block block;
+  RegionWatch::Change change;
   {
     // Out of the table first: of two frees of one block, the second finds nothing.
     core::MutexLock lock(mutex_);
@@ -188,10 +262,22 @@ absl::Status Platform::DoDeallocate(void* ptr, StreamRef after) {
     if (found == blocks_.end()) return absl::CancelledError();
     block = std::move(found->second);
     blocks_.erase(found);
+    change = watch_.Begin();
   }
   absl::Status released = WaitForUsers(block, after);
-  core::MutexLock source_lock(source_mutex_);
-  if (released.ok()) released = source_->ReleaseBlock(block.range);
+  bool stays_after_all = false;
+  if (released.ok() && !change.MayLeave(block.range)) {
+    core::MutexLock lock(mutex_);
+    kept_.push_back(block.range);
+    counters_.Freed(block.range.bytes, block.requested);
+    return absl::OkStatus();
+  }
+  if (released.ok()) {
+    core::MutexLock source_lock(source_mutex_);
+    released = source_->ReleaseBlock(block.range);
+    stays_after_all = !released.ok();
+  }
+  if (stays_after_all) change.Mapped(block.range);
   core::MutexLock lock(mutex_);
   if (!released.ok()) {
     blocks_.emplace(AddressOf(ptr), std::move(block));
@@ -270,7 +356,14 @@ Snapshot Platform::DoTakeSnapshot() const {
   return snapshot;
 }
 
-absl::StatusOr<TrimResult> Platform::DoTrim(const TrimOptions& /*options*/) { return TrimResult{}; }
+// Only what a region callback kept is held without being in use.
+absl::StatusOr<TrimResult> Platform::DoTrim(const TrimOptions& /*options*/) {
+  TrimResult result;
+  result.released = ReleaseKept();
+  core::MutexLock lock(mutex_);
+  for (const MemoryRange& range : kept_) result.pinned += range.bytes;
+  return result;
+}
 
 absl::Status Platform::DoSetMemoryLimit(std::size_t bytes) {
   const std::size_t limit = bytes / granularity_ * granularity_;

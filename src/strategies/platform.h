@@ -16,12 +16,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/container/btree_map.h"
 #include "core/mutex.h"
 #include "hbmalloc/allocator.h"
 #include "strategies/counters.h"
+#include "strategies/region_watch.h"
 #include "strategies/registry.h"
 
 namespace hbm::strategies {
@@ -56,11 +58,17 @@ class Platform final : public Allocator {
   absl::StatusOr<TrimResult> DoTrim(const TrimOptions& options) override;
   absl::Status DoSetMemoryLimit(std::size_t bytes) override;
   Timeline* DoGetTimeline() const override { return source_->timeline(); }
+  absl::Status DoSetRegionCallback(std::shared_ptr<const RegionCallback> callback) override;
   absl::StatusOr<MemoryInfo> DoGetDeviceMemory() const override { return source_->GetMemoryInfo(); }
 
   std::size_t HeldLocked() const HBM_REQUIRES(mutex_);
   void UpdatePeakLocked() HBM_REQUIRES(mutex_);
-  void* Failed(AllocError error, AllocError* why) HBM_EXCLUDES(mutex_);
+  void* AllocateOnce(const Request& request, AllocError* why) HBM_EXCLUDES(mutex_, source_mutex_);
+  std::optional<MemoryRange> TakeBlock(const Request& request, RegionWatch::Change* change,
+                                       AllocError* why) HBM_EXCLUDES(mutex_, source_mutex_);
+  // Asks again about freed blocks that a region callback kept. Bytes given back.
+  std::size_t ReleaseKept() HBM_EXCLUDES(mutex_, source_mutex_);
+  std::nullopt_t Failed(AllocError error, AllocError* why) HBM_EXCLUDES(mutex_);
   AllocError Exhausted();
   absl::Status WaitForUsers(const Block& block, StreamRef after);
   absl::Status WaitFor(StreamRef stream);
@@ -72,9 +80,12 @@ class Platform final : public Allocator {
   const std::size_t granularity_;
 
   core::Mutex source_mutex_;  // one call of the source at a time; taken before mutex_
+  RegionWatch watch_;
 
   mutable core::SpinLock mutex_;
   Blocks blocks_ HBM_GUARDED_BY(mutex_);
+  // Freed, but kept by a region callback.
+  std::vector<MemoryRange> kept_ HBM_GUARDED_BY(mutex_);
   BlockCounters counters_ HBM_GUARDED_BY(mutex_);
   std::size_t limit_ HBM_GUARDED_BY(mutex_);
   LimitSource limit_source_ HBM_GUARDED_BY(mutex_);

@@ -155,7 +155,9 @@ Pool::~Pool() {
   if (Timeline* const timeline = source_->timeline(); timeline != nullptr && !regions.empty()) {
     timeline->WaitForDevice().IgnoreError();
   }
+  const RegionWatch::Change change = watch_.Begin();
   for (const core::BestFit::Region& region : regions) {
+    change.MayLeave({PointerTo(region.address), region.bytes});
     const absl::Status released = source_->ReleaseRegion({PointerTo(region.address), region.bytes});
     if (!released.ok()) {
       observe::LogWarning(absl::StrCat("giving a region back: ", released.ToString()));
@@ -374,6 +376,8 @@ absl::Status Pool::AddRegion(MemoryRange range, const core::BestFit::Request* re
                       address <= std::numeric_limits<std::uint64_t>::max() - range.bytes;
   bool added = false;
   bool overlaps = false;
+  const RegionWatch::Change change = usable ? watch_.Begin() : RegionWatch::Change();
+  TellMapped(change, range);
   if (usable) {
     core::MutexLock lock(mutex_);
     for (const core::BestFit::Region& region : fit_.regions()) {
@@ -393,6 +397,7 @@ absl::Status Pool::AddRegion(MemoryRange range, const core::BestFit::Request* re
         "the memory source gave a region that overlaps one it had given already: address ", address,
         ", ", range.bytes, " bytes"));
   }
+  MayLeave(change, range);
   source_->ReleaseRegion(range).IgnoreError();
   if (usable) return absl::ResourceExhaustedError("the host has no memory for the books");
   return absl::InternalError(
@@ -681,7 +686,39 @@ Snapshot Pool::DoTakeSnapshot() const {
   return snapshot;
 }
 
-absl::StatusOr<std::size_t> Pool::ReleaseIdleRegions(std::uint64_t keep, std::uint64_t enough) {
+void Pool::TellMapped(const RegionWatch::Change& change, MemoryRange range) {
+  if (!change.is_on()) return;
+  {
+    core::MutexLock lock(mutex_);
+    coming_bytes_ += range.bytes;
+  }
+  growth_mutex_.Unlock();
+  change.Mapped(range);
+  growth_mutex_.Lock();
+  core::MutexLock lock(mutex_);
+  coming_bytes_ -= range.bytes;
+}
+
+bool Pool::MayLeave(const RegionWatch::Change& change, MemoryRange range) {
+  if (!change.is_on()) return true;
+  growth_mutex_.Unlock();
+  const bool may_leave = change.MayLeave(range);
+  growth_mutex_.Lock();
+  return may_leave;
+}
+
+absl::Status Pool::DoSetRegionCallback(std::shared_ptr<const RegionCallback> callback) {
+  return watch_.Replace(std::move(callback), growth_mutex_, [&] {
+    std::vector<MemoryRange> ranges;
+    core::MutexLock lock(mutex_);
+    for (const core::BestFit::Region& region : fit_.regions()) {
+      ranges.push_back({PointerTo(region.address), region.bytes});
+    }
+    return ranges;
+  });
+}
+
+absl::StatusOr<Pool::Released> Pool::ReleaseIdleRegions(std::uint64_t keep, std::uint64_t enough) {
   std::vector<core::BestFit::Region> idle;
   {
     core::MutexLock lock(mutex_);
@@ -694,7 +731,8 @@ absl::StatusOr<std::size_t> Pool::ReleaseIdleRegions(std::uint64_t keep, std::ui
     }
     for (const core::BestFit::Region& region : idle) fit_.RemoveRegion(region.address);
   }
-  if (idle.empty()) return std::size_t{0};
+  if (idle.empty()) return Released{};
+  const RegionWatch::Change change = watch_.Begin();
   absl::Status failed;
   // Work on what was freed may still be in flight, and a driver that unmaps does
   // not wait for it.
@@ -702,15 +740,20 @@ absl::StatusOr<std::size_t> Pool::ReleaseIdleRegions(std::uint64_t keep, std::ui
     failed.Update(timeline->WaitForDevice());
   }
   // Its bytes count as held until the source has them back.
-  std::size_t released = 0;
+  Released released;
   for (const core::BestFit::Region& region : idle) {
-    if (failed.ok())
-      failed.Update(source_->ReleaseRegion({PointerTo(region.address), region.bytes}));
+    const MemoryRange range{PointerTo(region.address), region.bytes};
+    const bool leaves = failed.ok() && MayLeave(change, range);
+    if (leaves) {
+      failed.Update(source_->ReleaseRegion(range));
+      if (!failed.ok()) TellMapped(change, range);
+    }
     core::MutexLock lock(mutex_);
-    if (failed.ok()) {
-      released += region.bytes;
+    if (leaves && failed.ok()) {
+      released.bytes += region.bytes;
       pool_bytes_ -= region.bytes;
     } else {
+      if (failed.ok()) released.vetoed += region.bytes;
       fit_.AddRegion(region.address, region.bytes);
     }
   }
@@ -721,18 +764,18 @@ absl::StatusOr<std::size_t> Pool::ReleaseIdleRegions(std::uint64_t keep, std::ui
 absl::StatusOr<TrimResult> Pool::DoTrim(const TrimOptions& options) {
   core::MutexLock growth_lock(growth_mutex_);
   if (order_ != nullptr) order_->PollUntilDone(options.max_wait);
-  const absl::StatusOr<std::size_t> released = ReleaseIdleRegions(options.keep_pool_bytes, 0);
+  const absl::StatusOr<Released> released = ReleaseIdleRegions(options.keep_pool_bytes, 0);
   if (!released.ok()) return released.status();
   TrimResult result;
-  result.released = *released;
+  result.released = released->bytes;
   core::MutexLock lock(mutex_);
   std::uint64_t idle = 0;
   for (const core::BestFit::Region& region : fit_.regions()) {
     if (fit_.IsIdle(region)) idle += region.bytes;
   }
   result.pending = fit_.unsafe_bytes() + quarantined_ + (order_ ? order_->held_bytes_locked() : 0);
-  result.pinned =
-      pool_bytes_ - static_cast<std::uint64_t>(counters_.in_use) - result.pending - idle;
+  result.pinned = pool_bytes_ - static_cast<std::uint64_t>(counters_.in_use) - result.pending -
+                  idle + released->vetoed;
   return result;
 }
 

@@ -10,7 +10,8 @@
 //
 // Two locks. mutex_ guards the books and is held for tens of nanoseconds;
 // growth_mutex_ is held around calls of the source, and never taken while mutex_
-// is held, so that hits go on while another thread waits for the driver.
+// is held, so that hits go on while another thread waits for the driver. A region
+// callback, if there is one, runs under neither.
 #ifndef HBMALLOC_STRATEGIES_POOL_H_
 #define HBMALLOC_STRATEGIES_POOL_H_
 
@@ -24,6 +25,7 @@
 #include "core/mutex.h"
 #include "hbmalloc/allocator.h"
 #include "strategies/counters.h"
+#include "strategies/region_watch.h"
 #include "strategies/registry.h"
 #include "strategies/stream_order.h"
 
@@ -66,6 +68,7 @@ class Pool final : public Allocator {
   absl::StatusOr<TrimResult> DoTrim(const TrimOptions& options) override;
   absl::Status DoSetMemoryLimit(std::size_t bytes) override;
   Timeline* DoGetTimeline() const override { return source_->timeline(); }
+  absl::Status DoSetRegionCallback(std::shared_ptr<const RegionCallback> callback) override;
   absl::StatusOr<MemoryInfo> DoGetDeviceMemory() const override { return source_->GetMemoryInfo(); }
 
   // All but what DoAllocate meets at once.
@@ -85,13 +88,23 @@ class Pool final : public Allocator {
       HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
   // Gives idle regions back, largest addresses first, while the pool stays at or
   // above `keep` bytes and until it is at most `enough`.
-  absl::StatusOr<std::size_t> ReleaseIdleRegions(std::uint64_t keep, std::uint64_t enough)
+  struct Released {
+    std::size_t bytes = 0;
+    std::size_t vetoed = 0;  // bytes that the region callback kept
+  };
+  absl::StatusOr<Released> ReleaseIdleRegions(std::uint64_t keep, std::uint64_t enough)
       HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
+  // Calls the region callback, without locks.
+  void TellMapped(const RegionWatch::Change& change, MemoryRange range) HBM_REQUIRES(growth_mutex_)
+      HBM_EXCLUDES(mutex_);
+  bool MayLeave(const RegionWatch::Change& change, MemoryRange range) HBM_REQUIRES(growth_mutex_)
+      HBM_EXCLUDES(mutex_);
   // What a request that must fail is told.
   AllocError Exhausted(std::uint64_t bytes, const absl::Status& growth) HBM_REQUIRES(growth_mutex_)
       HBM_EXCLUDES(mutex_);
   std::uint64_t AvailableLocked() const HBM_REQUIRES(mutex_) {
-    return limit_ > pool_bytes_ ? (limit_ - pool_bytes_) / core::kChunkUnit * core::kChunkUnit : 0;
+    const std::uint64_t taken = pool_bytes_ + coming_bytes_;
+    return limit_ > taken ? (limit_ - taken) / core::kChunkUnit * core::kChunkUnit : 0;
   }
   // Stream order, where there is one.
   void* AllocateOrdered(core::BestFit::Request request, StreamRef stream, AllocError* why);
@@ -113,6 +126,7 @@ class Pool final : public Allocator {
 
   core::Mutex growth_mutex_;
   std::uint64_t next_region_bytes_ HBM_GUARDED_BY(growth_mutex_);
+  RegionWatch watch_;
 
   mutable core::SpinLock mutex_;
   mutable core::BestFit fit_ HBM_GUARDED_BY(mutex_);
@@ -122,6 +136,8 @@ class Pool final : public Allocator {
   std::uint64_t shrunk_to_ HBM_GUARDED_BY(mutex_) = 0;  // 0: the pool is as large as asked for
   std::uint64_t pool_bytes_ HBM_GUARDED_BY(mutex_) = 0;
   std::uint64_t peak_pool_bytes_ HBM_GUARDED_BY(mutex_) = 0;
+  // Of regions that the region callback is being told of.
+  std::uint64_t coming_bytes_ HBM_GUARDED_BY(mutex_) = 0;
   struct Quarantined {
     core::ChunkId id;
     core::OrderId order;

@@ -533,6 +533,11 @@ class ThreadCached final : public Allocator {
     shared_->Drain();
     return shared_->pool().Trim(options);
   }
+  absl::Status DoSetRegionCallback(std::shared_ptr<const RegionCallback> callback) override {
+    if (callback == nullptr) return shared_->pool().SetRegionCallback(nullptr);
+    return shared_->pool().SetRegionCallback(
+        [callback](const RegionChange& change) { return (*callback)(change); });
+  }
   absl::Status DoSetMemoryLimit(std::size_t bytes) override {
     shared_->Drain();
     return shared_->pool().SetMemoryLimit(bytes);

@@ -612,6 +612,38 @@ TEST_P(ConformanceTest, EightThreadsNeverShareAByte) {
   EXPECT_GT(stats.num_allocs, kThreads * kSteps / 2);
 }
 
+// Waiting for frees would be waiting for ever.
+TEST_P(ConformanceTest, MoreThanTheLimitFailsAtOnceHoweverLongOneWouldWait) {
+  AllocateOptions patient;
+  patient.max_wait = absl::InfiniteDuration();
+  const auto limit = static_cast<std::size_t>(allocator_->GetStats().bytes_limit);
+  for (std::size_t bytes : {limit + 1, 3 * limit, std::numeric_limits<std::size_t>::max() / 2,
+                            std::numeric_limits<std::size_t>::max()}) {
+    const absl::Time start = absl::Now();
+    const absl::StatusOr<void*> block = allocator_->Allocate(bytes, patient);
+    EXPECT_TRUE(absl::IsResourceExhausted(block.status())) << block.status();
+    EXPECT_EQ(GetOomCause(block.status()), OomCause::kLimit) << bytes;
+    EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+  }
+}
+
+// A limit that is lowered under a waiting request ends its wait.
+TEST_P(ConformanceTest, AWaitEndsWhenTheLimitIsLoweredBelowTheRequest) {
+  const auto limit = static_cast<std::size_t>(allocator_->GetStats().bytes_limit);
+  const std::vector<void*> blocks = Fill(16 * kMiB);
+  std::thread waiting([&] {
+    AllocateOptions patient;
+    patient.max_wait = absl::InfiniteDuration();
+    const absl::StatusOr<void*> block = allocator_->Allocate(limit / 2, patient);
+    EXPECT_TRUE(absl::IsResourceExhausted(block.status())) << block.status();
+  });
+  absl::SleepFor(absl::Milliseconds(5));
+  const absl::Status lowered = allocator_->SetMemoryLimit(limit / 4);
+  EXPECT_TRUE(lowered.ok()) << lowered;
+  waiting.join();
+  for (void* block : blocks) Free(block);
+}
+
 TEST_P(ConformanceTest, ThreadsThatFreeTheSameBlockDoItOnce) {
   for (int round = 0; round < 50; ++round) {
     void* const block = Get(1000);
