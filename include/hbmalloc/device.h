@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -34,6 +35,12 @@ class SimulatedClock {
   virtual absl::Duration Now() const = 0;
   // Moves the clock forward to `now`; a time in the past changes nothing.
   virtual void AdvanceTo(absl::Duration now) = 0;
+
+  // Has `alarm` called at the end of every AdvanceTo, on that thread and under no lock
+  // of an allocator, as a timer would be on a real device: `idle_release` is served so.
+  // RemoveAlarm waits until it has returned. A clock without alarms answers 0.
+  virtual std::uint64_t AddAlarm(std::function<void()> /*alarm*/) { return 0; }
+  virtual void RemoveAlarm(std::uint64_t /*id*/) {}
 };
 
 // Thread-safe. Allocators keep the device they were made on alive.

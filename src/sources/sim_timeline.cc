@@ -2,6 +2,8 @@
 #include "sources/sim_timeline.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -21,7 +23,55 @@ absl::Status NotAStream() {
 
 }  // namespace
 
-void SimClock::AdvanceTo(absl::Duration now) { RaiseTo(now_, absl::ToInt64Nanoseconds(now)); }
+void SimClock::PassTo(std::int64_t nanoseconds) { RaiseTo(now_, nanoseconds); }
+
+void SimClock::AdvanceTo(absl::Duration now) {
+  PassTo(absl::ToInt64Nanoseconds(now));
+  if (num_alarms_.load(std::memory_order_acquire) != 0) CallAlarms();
+}
+
+std::uint64_t SimClock::AddAlarm(std::function<void()> alarm) {
+  auto added = std::make_shared<Alarm>();
+  {
+    core::MutexLock lock(added->mutex);
+    added->call = std::move(alarm);
+  }
+  core::MutexLock lock(mutex_);
+  alarms_.emplace(++last_id_, std::move(added));
+  num_alarms_.fetch_add(1, std::memory_order_release);
+  return last_id_;
+}
+
+void SimClock::RemoveAlarm(std::uint64_t id) {
+  std::shared_ptr<Alarm> removed;
+  {
+    core::MutexLock lock(mutex_);
+    const auto found = alarms_.find(id);
+    if (found == alarms_.end()) return;
+    removed = std::move(found->second);
+    alarms_.erase(found);
+    num_alarms_.fetch_sub(1, std::memory_order_release);
+  }
+  core::MutexLock lock(removed->mutex);
+  removed->call = nullptr;
+}
+
+void SimClock::CallAlarms() {
+  // What an alarm calls may move the clock itself.
+  static thread_local bool is_inside = false;
+  if (is_inside) return;
+  std::vector<std::shared_ptr<Alarm>> alarms;
+  {
+    core::MutexLock lock(mutex_);
+    for (const auto& [id, alarm] : alarms_) alarms.push_back(alarm);
+  }
+  is_inside = true;
+  for (const std::shared_ptr<Alarm>& alarm : alarms) {
+    core::MutexLock lock(alarm->mutex);
+    if (alarm->call != nullptr) alarm->call();
+  }
+  is_inside = false;
+}
 
 absl::StatusOr<std::uint64_t> SimTimeline::StreamId(StreamRef stream) {
   if (!stream.is_handle()) return NotAStream();
@@ -52,7 +102,7 @@ void SimTimeline::WaitUntil(std::int64_t due) {
   if (waited <= 0) return;
   host_waits_.fetch_add(1, std::memory_order_relaxed);
   host_wait_nanoseconds_.fetch_add(waited, std::memory_order_relaxed);
-  clock_->AdvanceTo(absl::Nanoseconds(due));
+  clock_->PassTo(due);
 }
 
 absl::Status SimTimeline::WaitOnHost(Marker marker, absl::Duration timeout) {

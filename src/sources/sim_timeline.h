@@ -18,6 +18,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
 #include <unordered_map>
 
 #include "absl/time/time.h"
@@ -31,11 +34,25 @@ class SimClock final : public SimulatedClock {
  public:
   absl::Duration Now() const override { return absl::Nanoseconds(NowNanoseconds()); }
   void AdvanceTo(absl::Duration now) override;
+  std::uint64_t AddAlarm(std::function<void()> alarm) override;
+  void RemoveAlarm(std::uint64_t id) override;
 
   std::int64_t NowNanoseconds() const { return now_.load(std::memory_order_acquire); }
+  // As AdvanceTo, without the alarms: for those that wait while they hold locks.
+  void PassTo(std::int64_t nanoseconds);
 
  private:
+  struct Alarm {
+    core::Mutex mutex;  // held while it is called
+    std::function<void()> call HBM_GUARDED_BY(mutex);
+  };
+  void CallAlarms();
+
   std::atomic<std::int64_t> now_{0};
+  std::atomic<int> num_alarms_{0};
+  core::Mutex mutex_;
+  std::uint64_t last_id_ HBM_GUARDED_BY(mutex_) = 0;
+  std::map<std::uint64_t, std::shared_ptr<Alarm>> alarms_ HBM_GUARDED_BY(mutex_);
 };
 
 class SimTimeline final : public Timeline {

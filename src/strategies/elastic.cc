@@ -135,10 +135,14 @@ absl::Status Elastic::Start() {
       return absl::ResourceExhaustedError("the host has no memory for the books");
     }
   }
+  if (idle_release_ != absl::InfiniteDuration()) {
+    idle_timer_ = std::make_unique<IdleTimer>(clock_, [this] { return ReleaseDue(); });
+  }
   return start_bytes_ == 0 ? absl::OkStatus() : Preallocate();
 }
 
 Elastic::~Elastic() {
+  idle_timer_.reset();
   std::int64_t live = 0;
   std::int64_t live_bytes = 0;
   {

@@ -45,6 +45,7 @@
 #include "hbmalloc/allocator.h"
 #include "strategies/counters.h"
 #include "strategies/elastic_growth.h"
+#include "strategies/idle_timer.h"
 #include "strategies/region_watch.h"
 #include "strategies/registry.h"
 #include "strategies/work_log.h"
@@ -237,6 +238,8 @@ class Elastic final : public Allocator {
   std::uint64_t PendingPageBytes() HBM_REQUIRES(growth_mutex_, mutex_);
   // What has been idle for idle_release.
   void ReleaseExpired() HBM_EXCLUDES(mutex_, growth_mutex_);
+  // The same if anything is; the time until more will be.
+  absl::Duration ReleaseDue() HBM_EXCLUDES(mutex_, growth_mutex_);
   absl::Duration Now() const;
   absl::Status Preallocate() HBM_EXCLUDES(mutex_, growth_mutex_);
   absl::Status CreateRun(std::uint64_t begin, std::uint64_t end, bool may_be_less, Plan* plan)
@@ -302,6 +305,7 @@ class Elastic final : public Allocator {
     AddressRange range;
   };
   std::deque<FreedAt> freed_at_ HBM_GUARDED_BY(mutex_);
+  std::unique_ptr<IdleTimer> idle_timer_;  // if idle_release is not inf
 };
 
 }  // namespace hbm::strategies

@@ -330,6 +330,17 @@ void Elastic::KeepVetoed(Plan* plan, Vetoed* vetoed) {
   plan->steps = std::move(agreed);
 }
 
+absl::Duration Elastic::ReleaseDue() {
+  {
+    core::MutexLock lock(mutex_);
+    if (freed_at_.empty()) return idle_release_;
+    const absl::Duration left = freed_at_.front().when + idle_release_ - Now();
+    if (left > absl::ZeroDuration()) return left;
+  }
+  ReleaseExpired();
+  return absl::ZeroDuration();
+}
+
 void Elastic::ReleaseExpired() {
   core::MutexLock growth_lock(growth_mutex_);
   std::vector<AddressRange> expired;
@@ -356,7 +367,10 @@ void Elastic::ReleaseExpired() {
   // part of it was freed only recently.
   const BusySet only(std::move(expired));
   const BusySet except(std::move(recent));
-  ReleaseIdle(0, ~std::uint64_t{0}, &only, &except);
+  Vetoed vetoed;
+  ReleaseIdle(0, ~std::uint64_t{0}, &only, &except, &vetoed);
+  core::MutexLock lock(mutex_);
+  for (std::uint64_t address : vetoed) freed_at_.push_back({Now(), {address, address + granule_}});
 }
 
 absl::StatusOr<TrimResult> Elastic::DoTrim(const TrimOptions& options) {

@@ -158,8 +158,8 @@ TEST_F(ElasticGpuTest, NoWordIsLostWhilePagesMoveUnderFourStreams) {
 
 // A buffer is freed on one stream while a long kernel and one that writes it are still
 // to come, and its pages are wanted on another. Returns what went wrong, or "".
-std::string WantPagesUnderALongKernel(Allocator& allocator, cudaStream_t first,
-                                      cudaStream_t second, bool* taken_early) {
+std::string WantPagesUnderALongKernel(Allocator& allocator, cudaStream_t first, cudaStream_t second,
+                                      bool* taken_early) {
   AllocateOptions on_first;
   on_first.stream = StreamRef::FromHandle(first);
   AllocateOptions on_second;
@@ -175,9 +175,8 @@ std::string WantPagesUnderALongKernel(Allocator& allocator, cudaStream_t first,
   // It does not fit where the buffer lies, so that pages would have to move.
   void* early = allocator.TryAllocate(48 * kMiB, on_second);
   *taken_early = early != nullptr;
-  const absl::StatusOr<void*> block = early != nullptr
-                                          ? absl::StatusOr<void*>(early)
-                                          : allocator.Allocate(48 * kMiB, on_second);
+  const absl::StatusOr<void*> block =
+      early != nullptr ? absl::StatusOr<void*>(early) : allocator.Allocate(48 * kMiB, on_second);
   const auto took = std::chrono::steady_clock::now() - start;
   if (!block.ok()) return std::string(block.status().message());
   if (took < std::chrono::nanoseconds(kLongKernelNanoseconds)) *taken_early = true;

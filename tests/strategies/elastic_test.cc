@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "hbmalloc/hbmalloc.h"
 #include "tests/support/faulty_source.h"
@@ -76,9 +77,51 @@ TEST_F(ElasticTest, IdleMemoryGoesBackAfterIdleRelease) {
   Free(*allocator_->Allocate(256));
   const std::size_t before = pool();
   clock.AdvanceTo(absl::Milliseconds(10));
-  Free(*allocator_->Allocate(256));
+  // By itself: no call is needed.
   EXPECT_EQ(pool(), before - 32 * kMiB);
   Free(b);
+}
+
+TEST_F(ElasticTest, WhatWorkStillUsesGoesBackWhenThatIsDone) {
+  Open("elastic:slack=inf,idle_release=0", "sim:256MiB,lag=10ms");
+  SimulatedClock& clock = *device_->simulated_clock();
+  Free(*allocator_->Allocate(32 * kMiB));
+  clock.AdvanceTo(absl::Milliseconds(9));
+  EXPECT_GE(pool(), 32 * kMiB);
+  // The marker is recorded at the next call that has the stream at hand, or here.
+  clock.AdvanceTo(absl::Milliseconds(40));
+  EXPECT_EQ(pool(), 0u);
+}
+
+TEST_F(ElasticTest, AVetoIsAskedForAgainAfterIdleRelease) {
+  Open("elastic:slack=inf,idle_release=10ms");
+  SimulatedClock& clock = *device_->simulated_clock();
+  bool stays = true;
+  ASSERT_TRUE(allocator_->SetRegionCallback([&](const RegionChange&) { return !stays; }).ok());
+  Free(*allocator_->Allocate(32 * kMiB));
+  clock.AdvanceTo(absl::Milliseconds(15));
+  EXPECT_GE(pool(), 32 * kMiB);
+  stays = false;
+  clock.AdvanceTo(absl::Milliseconds(24));
+  EXPECT_GE(pool(), 32 * kMiB);
+  clock.AdvanceTo(absl::Milliseconds(25));
+  EXPECT_EQ(pool(), 0u);
+}
+
+TEST(ElasticHostTest, IdleMemoryGoesBackWithoutAnyCall) {
+  const auto device = std::make_shared<FaultyDevice>(*OpenDevice("host:256MiB"));
+  const auto allocator =
+      *MakeAllocator(*ParsePolicy("elastic:memory_fraction=1,slack=inf,idle_release=20ms"), device);
+  void* const kept = *allocator->Allocate(8 * kMiB);
+  ASSERT_TRUE(allocator->Deallocate(*allocator->Allocate(64 * kMiB)).ok());
+  const int released = device->source()->Count(SourceCall::kRelease);
+  const absl::Time start = absl::Now();
+  while (device->source()->Count(SourceCall::kRelease) == released) {
+    ASSERT_LT(absl::Now() - start, absl::Seconds(30));
+    absl::SleepFor(absl::Milliseconds(2));
+  }
+  EXPECT_GE(absl::Now() - start, absl::Milliseconds(15));
+  ASSERT_TRUE(allocator->Deallocate(kept).ok());
 }
 
 TEST_F(ElasticTest, TheLimitCanBeLoweredAndRaised) {
