@@ -88,6 +88,11 @@ class DebugChecked final : public Allocator {
   absl::Status DoSetMemoryLimit(std::size_t bytes) override {
     return inner_->SetMemoryLimit(bytes);
   }
+  absl::Status DoSetRegionCallback(std::shared_ptr<const RegionCallback> callback) override {
+    if (callback == nullptr) return inner_->SetRegionCallback(nullptr);
+    return inner_->SetRegionCallback(
+        [callback](const RegionChange& change) { return (*callback)(change); });
+  }
   Timeline* DoGetTimeline() const override { return source_->timeline(); }
   absl::Status DoCheckMemory() const override;
 
