@@ -39,6 +39,12 @@ namespace hbm {
 namespace internal {
 class Observation;
 }
+namespace sharing {
+class Membership;
+}
+namespace strategies {
+class AllocatorMaker;
+}
 
 // The largest alignment that can be asked for, in bytes.
 inline constexpr std::size_t kMaxAlignment = std::size_t{2} << 20;
@@ -253,8 +259,13 @@ class Allocator {
     if (waiters_.load(std::memory_order_seq_cst) != 0) WakeWaiters();
   }
   void SetEffectivePolicy(Policy policy) { policy_ = std::move(policy); }
+  // A strategy's destructor begins with this: with sharing, a thread that calls the
+  // allocator ends here.
+  void EndSharing();
 
  private:
+  friend class strategies::AllocatorMaker;
+
   virtual void* DoAllocate(const Request& request, AllocError* why) noexcept = 0;
   // Cancelled: the pointer is no live block's base (the base class words the error).
   virtual absl::Status DoDeallocate(void* ptr, StreamRef after) = 0;
@@ -312,6 +323,10 @@ class Allocator {
   void UseOutsideOfCapture(void* ptr, StreamRef stream);
   absl::StatusOr<BlockInfo> DescribeBesideCaptures(absl::StatusOr<BlockInfo> info) const;
   void MarkKept(Snapshot* snapshot) const;
+  void BeginSharing(std::unique_ptr<sharing::Membership> membership);
+  // From now on children of fork get FailedPrecondition.
+  void RefuseInChildren();
+  absl::Status CheckProcess() const;
 
   struct Waiting;
   struct Captures;

@@ -52,7 +52,7 @@ class Device {
   virtual std::string_view Name() const = 0;
 
   // Identifies the physical device across processes and renumbering: a GPU's or
-  // MIG instance's UUID; for stand-ins, a name of this process's own.
+  // MIG instance's UUID; for stand-ins, a name of this process's own, or the shared one.
   virtual std::string_view Uuid() const = 0;
 
   // Total and free bytes now. Calls the driver.
@@ -76,9 +76,11 @@ class Device {
 //                          charged. SIZE is a capacity (80GiB) or h200. Options:
 //                          used=SIZE (held by others), lag=DURATION (work on a
 //                          freed block ends that much later on the simulated
-//                          clock), context=SIZE (charged per allocator process).
-//                          `sim` alone is sim:h200.
-//   host[:SIZE]            real memory of this machine through mmap, up to SIZE
+//                          clock), context=SIZE (charged per allocator process),
+//                          shared=NAME (one capacity for all processes that open
+//                          that name). `sim` alone is sim:h200.
+//   host[:SIZE][,shared=NAME]
+//                          real memory of this machine through mmap, up to SIZE
 //                          (default: the machine's memory).
 //   cuda:N, cuda:UUID, cuda:PCI bus id, cuda:MIG-UUID
 //                          a GPU. A bare UUID (GPU-...) or MIG UUID is understood

@@ -16,6 +16,7 @@
 #include "hbmalloc/out_of_memory.h"
 #include "hbmalloc/policy.h"
 #include "hbmalloc/region_change.h"
+#include "hbmalloc/sharing.h"
 #include "hbmalloc/stats.h"
 #include "hbmalloc/stream.h"
 #include "hbmalloc/stream_ordered_pool.h"

@@ -49,6 +49,7 @@ enum class FractionOf { kTotal, kFree };                   // total, free
 enum class OnShortage { kShrink, kFail };                  // shrink, fail
 enum class MemoryKind { kDevice, kUnified, kPinnedHost };  // device, unified, pinned_host
 enum class StreamMode { kSingle, kOrdered };               // single, ordered
+enum class Sharing { kOff, kFair, kFirstCome };            // off, fair, first_come
 
 // What is checked at every allocation and free, for debugging; docs/debugging.md has
 // the cost of each. In text: "debug=guard+poison+leaks"; "none" is the default.
@@ -65,7 +66,7 @@ struct DebugChecks {
 };
 
 struct Policy {
-  // The strategy. Default: bfc.
+  // The strategy. Default: bfc; elastic with sharing=fair.
   std::optional<Strategy> strategy;
 
   // Of the device's total memory (see fraction_of). Default 0.75.
@@ -80,7 +81,8 @@ struct Policy {
   std::optional<std::size_t> memory_limit;
 
   // Bytes of the device left to others: contexts, cuDNN, NCCL, other processes.
-  // Default 0. The limit is at most total - reserve.
+  // Default 0. The limit is at most total - reserve. With sharing, 0 means 1/64 of
+  // the device, at most 1 GiB.
   std::size_t reserve = 0;
 
   // What memory_fraction is a fraction of. Default total, so that processes
@@ -101,7 +103,8 @@ struct Policy {
   bool garbage_collection = false;
 
   // How long Allocate waits for memory to be freed before it reports
-  // exhaustion. Default 0 (XLA: 10 s). Range 0 to infinity.
+  // exhaustion. Default 0 (XLA: 10 s). Range 0 to infinity. With sharing, 0 means
+  // that it waits up to 30 s for other processes, and for nothing else.
   absl::Duration max_wait = absl::ZeroDuration();
 
   // What happens when a preallocated pool does not fit: shrink takes 10% less
@@ -162,6 +165,19 @@ struct Policy {
   // Checks of memory and leaks. Default none. guard and poison need memory whose bytes
   // can be reached: not a simulated device.
   DebugChecks debug;
+
+  // Whether the processes on a device that share keep an account of it together
+  // (sharing.h). off: each for itself. fair: each has a part of the device, by its
+  // share; what nobody needs is lent, and idle memory goes to who lacks it.
+  // first_come: each takes what its policy says if it is free, and else waits.
+  // Default off. With fair, bfc and cuda_async need a share: they cannot give back.
+  Sharing sharing = Sharing::kOff;
+
+  // The part of the device that is this process's, of what the reserve leaves. For
+  // elastic it is what others cannot keep from it, for the other strategies also the
+  // most that they hold; it then stands in for a memory_fraction at its default.
+  // Default: unset (an equal part of what others' shares leave). Range: over 0 to 1.
+  std::optional<double> share;
 };
 
 // Reads "STRATEGY", "STRATEGY:field=value,..." or "field=value,...". Sizes take

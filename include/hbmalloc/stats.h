@@ -20,7 +20,14 @@
 namespace hbm {
 
 // Which rule set the limit in force: the smallest of them wins.
-enum class LimitSource { kMemoryFraction, kMemoryLimit, kReserve, kSetMemoryLimit, kShortage };
+enum class LimitSource {
+  kMemoryFraction,
+  kMemoryLimit,
+  kReserve,
+  kSetMemoryLimit,
+  kShortage,
+  kShare
+};
 std::string_view ToString(LimitSource source);
 
 struct Stats {

@@ -50,6 +50,9 @@ std::string LimitText(const OomReportInput& input) {
       return "SetMemoryLimit";
     case LimitSource::kShortage:
       return "what the device had left when the pool was taken";
+    case LimitSource::kShare:
+      return absl::StrCat("share=", policy::FormatNumber(policy.share.value_or(0)),
+                          " of the device");
   }
   return "the policy";
 }
@@ -226,6 +229,11 @@ void AppendAdvice(const OomReportInput& input, std::string* text) {
           advice.emplace_back(
               "end the other users of the device before this process starts, or use "
               "strategy=elastic, which grows when they give memory back");
+          break;
+        case LimitSource::kShare:
+          advice.emplace_back(
+              "ask for a larger share, or use strategy=elastic, which may also hold what other "
+              "processes do not need");
           break;
       }
       break;

@@ -18,6 +18,8 @@ std::string_view ToString(LimitSource source) {
       return "SetMemoryLimit";
     case LimitSource::kShortage:
       return "shortage";
+    case LimitSource::kShare:
+      return "share";
   }
   return "unknown";
 }

@@ -84,6 +84,8 @@ std::vector<Field> MakeFields() {
       Make<&Policy::trace, FileName>("trace"),
       Make<&Policy::means, Switch>("means"),
       Make<&Policy::debug, Checks>("debug"),
+      Make<&Policy::sharing, OneOf<Sharing>>("sharing"),
+      Make<&Policy::share, Share>("share"),
   };
 }
 

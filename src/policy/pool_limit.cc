@@ -39,13 +39,22 @@ std::string Describe(const Policy& policy, const MemoryInfo& memory, LimitSource
   return absl::StrCat("memory_fraction: ", fraction, " of the ", total, " in total");
 }
 
+// A share says how much; the fraction's default then says nothing, but for elastic,
+// which may borrow that much.
+MemoryFraction FractionOfPool(const Policy& policy) {
+  const MemoryFraction none;
+  if (!policy.share.has_value() || !(policy.memory_fraction == none)) return policy.memory_fraction;
+  if (policy.strategy != Strategy::kElastic) return MemoryFraction{1.0};
+  return MemoryFraction{*policy.share, std::max(*policy.share, none.start)};
+}
+
 }  // namespace
 
 absl::StatusOr<PoolLimit> ComputePoolLimit(const Policy& policy, const MemoryInfo& memory,
                                            std::size_t granularity) {
   const std::size_t granule = std::max<std::size_t>(granularity, 1);
   const std::size_t base = policy.fraction_of == FractionOf::kFree ? memory.free : memory.total;
-  const MemoryFraction& fraction = policy.memory_fraction;
+  const MemoryFraction fraction = FractionOfPool(policy);
 
   PoolLimit limit;
   limit.bytes = Scale(base, fraction.cap.value_or(fraction.start));

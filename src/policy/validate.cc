@@ -80,10 +80,35 @@ absl::Status CheckMemoryKind(const Policy& policy) {
   return absl::OkStatus();
 }
 
+absl::Status CheckSharing(const Policy& policy) {
+  if (policy.sharing == Sharing::kOff) {
+    if (!policy.share.has_value()) return absl::OkStatus();
+    return Conflict("share", policy::FormatNumber(*policy.share),
+                    "has no meaning with sharing=off; add sharing=fair or sharing=first_come, or "
+                    "limit the pool with memory_fraction");
+  }
+  const std::string_view sharing = policy.sharing == Sharing::kFair ? "fair" : "first_come";
+  if (policy.memory_kind != MemoryKind::kDevice) {
+    return Conflict("sharing", sharing,
+                    "only device memory is shared between processes; use memory_kind=device, or "
+                    "sharing=off");
+  }
+  const bool is_fixed = (policy.strategy == Strategy::kBfc && policy.preallocate != false) ||
+                        policy.strategy == Strategy::kCudaAsync;
+  if (policy.sharing == Sharing::kFair && is_fixed && !policy.share.has_value()) {
+    return Conflict("sharing", sharing,
+                    absl::StrCat(policy::View(ToString(*policy.strategy)),
+                                 " cannot give memory back when others come; say how much it "
+                                 "gets, such as share=0.25, or use elastic"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ValidatePolicy(const Policy& policy) {
-  for (const auto check : {CheckRanges, CheckPreallocate, CheckOversubscription, CheckMemoryKind}) {
+  for (const auto check :
+       {CheckRanges, CheckPreallocate, CheckOversubscription, CheckMemoryKind, CheckSharing}) {
     if (absl::Status checked = check(policy); !checked.ok()) return checked;
   }
   return absl::OkStatus();

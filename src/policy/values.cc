@@ -134,4 +134,10 @@ const std::vector<Named<StreamMode>>& Names(StreamMode /*unused*/) {
   return *names;
 }
 
+const std::vector<Named<Sharing>>& Names(Sharing /*unused*/) {
+  static const auto* const names = new std::vector<Named<Sharing>>{
+      {Sharing::kOff, "off"}, {Sharing::kFair, "fair"}, {Sharing::kFirstCome, "first_come"}};
+  return *names;
+}
+
 }  // namespace hbm::policy

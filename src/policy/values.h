@@ -69,6 +69,16 @@ struct Number {
   static std::string_view Unit() { return "a ratio"; }
 };
 
+// A part of something: over 0, at most all of it.
+struct Share {
+  using Value = double;
+  static absl::StatusOr<Value> Parse(std::string_view text) { return ParseNumber(text); }
+  static std::string Print(Value value) { return FormatNumber(value); }
+  static bool Contains(Value value) { return value > 0 && value <= 1; }
+  static std::string Allowed() { return "a number such as 0.25, over 0 to 1"; }
+  static std::string_view Unit() { return "a share of memory"; }
+};
+
 // A time from zero to infinity.
 struct Time {
   using Value = absl::Duration;
@@ -149,6 +159,7 @@ const std::vector<Named<FractionOf>>& Names(FractionOf);
 const std::vector<Named<OnShortage>>& Names(OnShortage);
 const std::vector<Named<MemoryKind>>& Names(MemoryKind);
 const std::vector<Named<StreamMode>>& Names(StreamMode);
+const std::vector<Named<Sharing>>& Names(Sharing);
 
 // One of an enumeration's words, in any case.
 template <typename Enum>

@@ -20,6 +20,8 @@ std::vector<Variable> MakeVariables() {
       {kFractionVariable, Role::kXla, "0.75"},
       {kOldFractionVariable, Role::kXla, "0.75"},
       {kUnifiedVariable, Role::kXla, "false"},
+      {"HBMALLOC_SHARING_DIR", Role::kOwn, "/dev/shm, else XDG_RUNTIME_DIR"},
+      {"HBMALLOC_SHARING_GROUP", Role::kOwn, "one user's processes share"},
       {"TF_GPU_ALLOCATOR", Role::kNotInForce, kTensorFlowOnly},
       {"TF_FORCE_GPU_ALLOW_GROWTH", Role::kNotInForce, kTensorFlowOnly},
       {"TF_ENABLE_GPU_GARBAGE_COLLECTION", Role::kNotInForce, kTensorFlowOnly},

@@ -31,6 +31,20 @@ absl::StatusOr<std::size_t> DeviceSpec::Bytes(const Field& field) const {
   return Error(field, {message.data(), message.size()});
 }
 
+absl::Status ReadSharedName(const DeviceSpec& spec, const DeviceSpec::Field& field,
+                            std::string* name) {
+  constexpr std::size_t kMostCharacters = 64;
+  bool good = field.value.size() <= kMostCharacters;
+  for (const char c : field.value) {
+    good = good && (absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_');
+  }
+  if (!good) {
+    return spec.Error(field, "a shared device's name is 1 to 64 letters, digits, \"-\" and \"_\"");
+  }
+  *name = field.value;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<DeviceSpec> DeviceSpec::Parse(std::string_view text) {
   DeviceSpec spec;
   spec.text = std::string(absl::StripAsciiWhitespace(View(text)));

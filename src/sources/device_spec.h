@@ -43,6 +43,11 @@ struct DeviceSpec {
   absl::StatusOr<std::size_t> Bytes(const Field& field) const;
 };
 
+// Reads the name by which several processes open one device: 1 to 64 letters, digits,
+// "-" and "_".
+absl::Status ReadSharedName(const DeviceSpec& spec, const DeviceSpec::Field& field,
+                            std::string* name);
+
 // What all errors about a device spec begin with.
 absl::Status DeviceSpecError(std::string_view text, std::string_view problem);
 

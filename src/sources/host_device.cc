@@ -31,8 +31,11 @@ std::string NewUuid() {
 
 }  // namespace
 
-HostDevice::HostDevice(std::string name, std::size_t bytes)
-    : name_(std::move(name)), uuid_(NewUuid()), capacity_(std::make_shared<Capacity>(bytes)) {}
+HostDevice::HostDevice(std::string name, std::size_t bytes, std::string uuid,
+                       std::shared_ptr<sharing::SharedCapacity> shared)
+    : name_(std::move(name)),
+      uuid_(uuid.empty() ? NewUuid() : std::move(uuid)),
+      capacity_(std::make_shared<Capacity>(bytes, std::move(shared))) {}
 
 absl::StatusOr<MemoryInfo> HostDevice::GetMemoryInfo() {
   return MemoryInfo{capacity_->total(), capacity_->available()};
@@ -45,17 +48,31 @@ absl::StatusOr<std::shared_ptr<MemorySource>> HostDevice::MakeSource(const Polic
 absl::StatusOr<std::shared_ptr<Device>> OpenHostDevice(std::string_view text) {
   const absl::StatusOr<DeviceSpec> spec = DeviceSpec::Parse(text);
   if (!spec.ok()) return spec.status();
-  if (!spec->options.empty()) {
-    return spec->Error(spec->options.front(), "no such option; host takes none");
+  std::string shared;
+  for (const DeviceSpec::Field& field : spec->options) {
+    if (field.key != "shared") {
+      return spec->Error(field, "no such option of host; allowed is shared");
+    }
+    if (absl::Status read = ReadSharedName(*spec, field, &shared); !read.ok()) return read;
   }
-  if (spec->main.value.empty()) return std::make_shared<HostDevice>("host", MachineBytes());
-  const absl::StatusOr<std::size_t> bytes = spec->Bytes(spec->main);
-  if (!bytes.ok()) return bytes.status();
-  if (*bytes < kHostGranuleBytes || *bytes > kMaxBytes) {
-    return spec->Error(spec->main, "the capacity must be from 2MiB to 64TiB");
+  std::string name = "host";
+  std::size_t total = MachineBytes();
+  if (!spec->main.value.empty()) {
+    const absl::StatusOr<std::size_t> bytes = spec->Bytes(spec->main);
+    if (!bytes.ok()) return bytes.status();
+    if (*bytes < kHostGranuleBytes || *bytes > kMaxBytes) {
+      return spec->Error(spec->main, "the capacity must be from 2MiB to 64TiB");
+    }
+    total = *bytes;
+    absl::StrAppend(&name, ":", policy::FormatBytesExact(total));
   }
-  return std::make_shared<HostDevice>(absl::StrCat("host:", policy::FormatBytesExact(*bytes)),
-                                      *bytes);
+  if (shared.empty()) return std::make_shared<HostDevice>(name, total);
+  const std::string key = absl::StrCat("host-", shared);
+  absl::StatusOr<std::shared_ptr<sharing::SharedCapacity>> capacity =
+      sharing::SharedCapacity::Open(key, total);
+  if (!capacity.ok()) return capacity.status();
+  return std::make_shared<HostDevice>(absl::StrCat(name, ",shared=", shared), total, key,
+                                      *std::move(capacity));
 }
 
 }  // namespace hbm::sources

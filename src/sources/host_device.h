@@ -26,7 +26,9 @@ namespace hbm::sources {
 
 class HostDevice final : public Device {
  public:
-  HostDevice(std::string name, std::size_t bytes);
+  // `uuid` empty: a name of this process's own.
+  HostDevice(std::string name, std::size_t bytes, std::string uuid = "",
+             std::shared_ptr<sharing::SharedCapacity> shared = nullptr);
 
   std::string_view Name() const override { return name_; }
   std::string_view Uuid() const override { return uuid_; }
@@ -41,7 +43,7 @@ class HostDevice final : public Device {
   const std::shared_ptr<Capacity> capacity_;
 };
 
-// "host" (the machine's memory) or "host:SIZE".
+// "host" (the machine's memory) or "host:SIZE", with option shared=.
 absl::StatusOr<std::shared_ptr<Device>> OpenHostDevice(std::string_view spec);
 
 }  // namespace hbm::sources

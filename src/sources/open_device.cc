@@ -46,8 +46,9 @@ struct Kind {
 };
 
 constexpr Kind kKinds[] = {
-    {"sim", "sim:SIZE|h200[,used=SIZE][,lag=DURATION][,context=SIZE]", sources::OpenSimDevice},
-    {"host", "host[:SIZE]", sources::OpenHostDevice},
+    {"sim", "sim:SIZE|h200[,used=SIZE][,lag=DURATION][,context=SIZE][,shared=NAME]",
+     sources::OpenSimDevice},
+    {"host", "host[:SIZE][,shared=NAME]", sources::OpenHostDevice},
     {"cuda", "cuda:N|UUID|PCI bus id|MIG-UUID", OpenCuda},
 };
 

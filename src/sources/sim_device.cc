@@ -32,10 +32,12 @@ std::string CanonicalName(const SimOptions& options) {
   if (options.context_bytes != 0) {
     absl::StrAppend(&name, ",context=", policy::FormatBytesExact(options.context_bytes));
   }
+  if (!options.shared.empty()) absl::StrAppend(&name, ",shared=", options.shared);
   return name;
 }
 
-std::string NewUuid() {
+std::string NewUuid(const SimOptions& options) {
+  if (!options.shared.empty()) return absl::StrCat("sim-", options.shared);
   static std::atomic<int> count{0};
   return absl::StrCat("sim-", getpid(), "-", count.fetch_add(1));
 }
@@ -63,8 +65,9 @@ absl::Status ReadOption(const DeviceSpec& spec, const DeviceSpec::Field& field,
     options->lag = *lag;
     return absl::OkStatus();
   }
+  if (field.key == "shared") return ReadSharedName(spec, field, &options->shared);
   if (field.key != "used" && field.key != "context") {
-    return spec.Error(field, "no such option of sim; allowed are used, lag and context");
+    return spec.Error(field, "no such option of sim; allowed are used, lag, context and shared");
   }
   const absl::StatusOr<std::size_t> bytes = spec.Bytes(field);
   if (!bytes.ok()) return bytes.status();
@@ -78,8 +81,9 @@ absl::Status ReadOption(const DeviceSpec& spec, const DeviceSpec::Field& field,
 
 }  // namespace
 
-SimDevice::SimDevice(const SimOptions& options)
-    : state_(std::make_shared<SimState>(CanonicalName(options), options)), uuid_(NewUuid()) {}
+SimDevice::SimDevice(const SimOptions& options, std::shared_ptr<sharing::SharedCapacity> shared)
+    : state_(std::make_shared<SimState>(CanonicalName(options), options, std::move(shared))),
+      uuid_(NewUuid(options)) {}
 
 absl::StatusOr<MemoryInfo> SimDevice::GetMemoryInfo() {
   return MemoryInfo{state_->options.total_bytes, state_->capacity.available()};
@@ -97,7 +101,11 @@ absl::StatusOr<std::shared_ptr<Device>> OpenSimDevice(std::string_view text) {
   for (const DeviceSpec::Field& field : spec->options) {
     if (absl::Status read = ReadOption(*spec, field, &options); !read.ok()) return read;
   }
-  return std::make_shared<SimDevice>(options);
+  if (options.shared.empty()) return std::make_shared<SimDevice>(options);
+  absl::StatusOr<std::shared_ptr<sharing::SharedCapacity>> capacity = sharing::SharedCapacity::Open(
+      absl::StrCat("sim-", options.shared), options.total_bytes - options.used_bytes);
+  if (!capacity.ok()) return capacity.status();
+  return std::make_shared<SimDevice>(options, *std::move(capacity));
 }
 
 }  // namespace hbm::sources

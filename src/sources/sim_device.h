@@ -36,14 +36,17 @@ struct SimOptions {
   std::size_t used_bytes = 0;     // held by others all along
   std::size_t context_bytes = 0;  // charged once for each source, as for a process
   absl::Duration lag = absl::ZeroDuration();
+  // By which other processes open the same device; empty: it is this process's own.
+  std::string shared;
 };
 
 // What the sources of one simulated device share.
 struct SimState {
-  SimState(std::string device_name, const SimOptions& device_options)
+  SimState(std::string device_name, const SimOptions& device_options,
+           std::shared_ptr<sharing::SharedCapacity> shared)
       : name(std::move(device_name)),
         options(device_options),
-        capacity(options.total_bytes - options.used_bytes),
+        capacity(options.total_bytes - options.used_bytes, std::move(shared)),
         unified_capacity(options.total_bytes * 16),
         timeline(&clock, options.lag) {}
 
@@ -61,7 +64,8 @@ struct SimState {
 
 class SimDevice final : public Device {
  public:
-  explicit SimDevice(const SimOptions& options);
+  explicit SimDevice(const SimOptions& options,
+                     std::shared_ptr<sharing::SharedCapacity> shared = nullptr);
 
   std::string_view Name() const override { return state_->name; }
   std::string_view Uuid() const override { return uuid_; }
@@ -76,7 +80,7 @@ class SimDevice final : public Device {
   const std::string uuid_;
 };
 
-// "sim", "sim:SIZE" or "sim:h200", with options used=, lag= and context=.
+// "sim", "sim:SIZE" or "sim:h200", with options used=, lag=, context= and shared=.
 absl::StatusOr<std::shared_ptr<Device>> OpenSimDevice(std::string_view spec);
 
 }  // namespace hbm::sources

@@ -10,14 +10,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "core/forked.h"
 #include "core/mutex.h"
 #include "observe/oom_details.h"
 #include "observe/oom_report.h"
-#include "policy/pool_limit.h"
+#include "sharing/membership.h"
 #include "strategies/capture.h"
 #include "strategies/debug_checks.h"
 #include "strategies/observation.h"
-#include "strategies/registry.h"
 
 namespace hbm {
 namespace {
@@ -26,9 +26,13 @@ absl::string_view View(std::string_view text) { return {text.data(), text.size()
 
 }  // namespace
 
-// Callers that wait for memory sleep here; every free that finds one of them
-// moves the generation on.
+// What most allocators never need. Callers that wait for memory sleep here; every free
+// that finds one of them moves the generation on.
 struct Allocator::Waiting {
+  std::unique_ptr<sharing::Membership> membership;  // null without sharing
+  // Null if the memory works in a child of fork as well. In a child the allocator
+  // counts as watched, and so its hits are refused too.
+  std::unique_ptr<core::RaisedInChild> fork_guard;
   core::Mutex mutex;
   std::condition_variable_any freed;
   std::uint64_t generation HBM_GUARDED_BY(mutex) = 0;
@@ -50,10 +54,36 @@ struct Allocator::Tried {
   absl::Duration waited;
 };
 
+void Allocator::EndSharing() { waiting_->membership.reset(); }
+
+void Allocator::RefuseInChildren() {
+  waiting_->fork_guard = std::make_unique<core::RaisedInChild>(&watched_);
+}
+
+absl::Status Allocator::CheckProcess() const {
+  if (waiting_->fork_guard == nullptr || !waiting_->fork_guard->IsInChild()) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      "this process is the child of a fork, and the allocator is its parent's: a GPU's driver does "
+      "not work here. Start processes that use a GPU afresh (spawn or forkserver in Python's "
+      "multiprocessing), or fork before anything uses the GPU");
+}
+
+void Allocator::BeginSharing(std::unique_ptr<sharing::Membership> membership) {
+  waiting_->membership = std::move(membership);
+  waiting_->membership->Begin(this);
+}
+
 absl::StatusOr<void*> Allocator::AllocateSlow(std::size_t bytes, const AllocateOptions& options,
                                               AllocError why) {
-  const absl::Duration max_wait =
+  absl::Duration max_wait =
       options.max_wait < absl::ZeroDuration() ? policy_.max_wait : options.max_wait;
+  // Others give back what they do not need, if they are given a moment.
+  if (waiting_->membership != nullptr && why.cause == OomCause::kOtherProcess &&
+      options.max_wait < absl::ZeroDuration() && policy_.max_wait == absl::ZeroDuration()) {
+    max_wait = sharing::kDefaultWaitForOthers;
+  }
   const absl::Time start = absl::Now();
   void* block = nullptr;
   Tried tried;
@@ -129,6 +159,7 @@ void Allocator::SetEventCallback(EventCallback callback) {
 
 absl::StatusOr<void*> Allocator::AllocateWatched(std::size_t bytes,
                                                  const AllocateOptions& options) {
+  if (absl::Status process = CheckProcess(); !process.ok()) return process;
   internal::Observation::Scope scope(*this, Event::Kind::kAllocate);
   AllocError why;
   absl::StatusOr<void*> result = Attempt<true>(bytes, options, true, &why);
@@ -142,6 +173,10 @@ absl::StatusOr<void*> Allocator::AllocateWatched(std::size_t bytes,
 
 void* Allocator::TryAllocateWatched(std::size_t bytes, const AllocateOptions& options,
                                     AllocError* why) noexcept {
+  if (waiting_->fork_guard != nullptr && waiting_->fork_guard->IsInChild()) {
+    *why = {absl::StatusCode::kFailedPrecondition, OomCause::kNone};
+    return nullptr;
+  }
   internal::Observation::Scope scope(*this, Event::Kind::kAllocate);
   void* const block = Attempt<true>(bytes, options, false, why);
   scope.Allocated(block, bytes, options, why->code, why->cause);
@@ -149,6 +184,7 @@ void* Allocator::TryAllocateWatched(std::size_t bytes, const AllocateOptions& op
 }
 
 absl::Status Allocator::DeallocateWatched(void* ptr, StreamRef after) {
+  if (absl::Status process = CheckProcess(); !process.ok()) return process;
   internal::Observation::Scope scope(*this, Event::Kind::kFree);
   scope.Freeing(ptr, after);
   absl::Status status = DeallocateBesideCaptures(ptr, after);
@@ -225,7 +261,11 @@ absl::Status Allocator::FailedAllocation(std::size_t bytes, const AllocateOption
   if (const absl::StatusOr<MemoryInfo> memory = DoGetDeviceMemory(); memory.ok()) {
     input.device = *memory;
   }
-  absl::Status status = absl::ResourceExhaustedError(observe::BuildOomReport(input));
+  std::string report = observe::BuildOomReport(input);
+  if (waiting_->membership != nullptr && why.cause == OomCause::kOtherProcess) {
+    absl::StrAppend(&report, "\nothers: ", waiting_->membership->DescribeHolders());
+  }
+  absl::Status status = absl::ResourceExhaustedError(report);
   observe::SetOomDetails(observe::DetailsOf(input), &status);
   return status;
 }
@@ -334,83 +374,6 @@ absl::Status Allocator::DoSetRegionCallback(std::shared_ptr<const RegionCallback
       absl::StrCat("SetRegionCallback: with the strategy ", View(ToString(*policy_.strategy)),
                    " the driver maps memory and does not say when; elastic, bfc, on_demand and "
                    "platform do"));
-}
-
-namespace {
-
-Policy EffectivePolicy(Policy policy, bool is_cuda) {
-  Strategy strategy = policy.strategy.value_or(Strategy::kBfc);
-  if (strategy == Strategy::kBfc && policy.preallocate == false) strategy = Strategy::kOnDemand;
-  policy.strategy = strategy;
-  if (!policy.preallocate.has_value()) policy.preallocate = strategy == Strategy::kBfc;
-  if (!policy.stream_mode.has_value()) {
-    policy.stream_mode = is_cuda ? StreamMode::kOrdered : StreamMode::kSingle;
-  }
-  return policy;
-}
-
-absl::StatusOr<std::unique_ptr<Allocator>> Make(const Policy& given, std::shared_ptr<Device> device,
-                                                std::shared_ptr<MemorySource> source) {
-  if (absl::Status valid = ValidatePolicy(given); !valid.ok()) return valid;
-  strategies::StrategyContext context;
-  context.policy = EffectivePolicy(given, device != nullptr && device->IsCuda());
-  if (source == nullptr) {
-    absl::StatusOr<std::shared_ptr<MemorySource>> made = device->MakeSource(context.policy);
-    if (!made.ok()) return made.status();
-    source = *std::move(made);
-  }
-  const absl::StatusOr<MemoryInfo> memory = source->GetMemoryInfo();
-  if (!memory.ok()) return memory.status();
-  const absl::StatusOr<policy::PoolLimit> limit =
-      policy::ComputePoolLimit(context.policy, *memory, source->Granularity());
-  if (!limit.ok()) return limit.status();
-  context.limit = *limit;
-  context.device = std::move(device);
-  context.source = std::move(source);
-  const strategies::StrategyFactory make = strategies::FindStrategy(*context.policy.strategy);
-  if (make == nullptr) {
-    return absl::UnimplementedError(absl::StrCat(
-        "strategy: ", View(ToString(*context.policy.strategy)), " is not built into this library"));
-  }
-  const std::string name(context.device != nullptr ? context.device->Name()
-                                                   : context.source->Name());
-  const void* const address_space = context.device != nullptr
-                                        ? static_cast<const void*>(context.device.get())
-                                        : static_cast<const void*>(context.source.get());
-  SimulatedClock* const clock =
-      context.device != nullptr ? context.device->simulated_clock() : nullptr;
-  const Policy policy = context.policy;
-  const std::shared_ptr<MemorySource> memory_source = context.source;
-  if (absl::Status able = strategies::CheckDebuggable(policy, memory_source.get()); !able.ok()) {
-    return able;
-  }
-  if (strategies::TakesQuarantine(policy)) context.policy.quarantine = 0;
-  absl::StatusOr<std::unique_ptr<Allocator>> made = make(std::move(context));
-  if (!made.ok()) return made;
-  if (policy.debug.any()) {
-    made = strategies::MakeDebugChecked(*std::move(made), memory_source, policy);
-    if (!made.ok()) return made;
-  }
-  if (absl::Status started =
-          internal::Observation::Start(**made, {policy, clock, address_space, name});
-      !started.ok()) {
-    return started;
-  }
-  return made;
-}
-
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<Allocator>> MakeAllocator(const Policy& policy,
-                                                         std::shared_ptr<Device> device) {
-  if (device == nullptr) return absl::InvalidArgumentError("device: must not be null");
-  return Make(policy, std::move(device), nullptr);
-}
-
-absl::StatusOr<std::unique_ptr<Allocator>> MakeAllocator(const Policy& policy,
-                                                         std::shared_ptr<MemorySource> source) {
-  if (source == nullptr) return absl::InvalidArgumentError("source: must not be null");
-  return Make(policy, nullptr, std::move(source));
 }
 
 }  // namespace hbm

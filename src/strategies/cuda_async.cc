@@ -57,6 +57,7 @@ CudaAsync::CudaAsync(StrategyContext context, std::unique_ptr<StreamOrderedPool>
       limit_source_(context.limit.source) {}
 
 CudaAsync::~CudaAsync() {
+  EndSharing();
   Blocks blocks;
   {
     core::MutexLock lock(mutex_);

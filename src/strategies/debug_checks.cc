@@ -317,6 +317,7 @@ absl::Status DebugChecked::DoCheckMemory() const {
 }
 
 DebugChecked::~DebugChecked() {
+  EndSharing();
   if (const absl::Status checked = DoCheckMemory(); !checked.ok()) {
     observe::LogWarning(policy::View(checked));
   }

@@ -142,6 +142,7 @@ absl::Status Elastic::Start() {
 }
 
 Elastic::~Elastic() {
+  EndSharing();
   idle_timer_.reset();
   std::int64_t live = 0;
   std::int64_t live_bytes = 0;

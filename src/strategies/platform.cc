@@ -37,6 +37,7 @@ Platform::Platform(StrategyContext context)
       limit_source_(context.limit.source) {}
 
 Platform::~Platform() {
+  EndSharing();
   std::vector<MemoryRange> held;
   std::size_t live;
   std::int64_t live_bytes;

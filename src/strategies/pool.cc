@@ -132,6 +132,7 @@ Pool::Pool(StrategyContext context)
 }
 
 Pool::~Pool() {
+  EndSharing();
   core::MutexLock growth_lock(growth_mutex_);
   std::vector<core::BestFit::Region> regions;
   std::int64_t live = 0;

@@ -389,7 +389,10 @@ class ThreadCached final : public Allocator {
       : Allocator(pool->policy()),
         source_(std::move(source)),
         shared_(std::make_shared<Shared>(std::move(pool))) {}
-  ~ThreadCached() override { shared_->Close(); }
+  ~ThreadCached() override {
+    EndSharing();
+    shared_->Close();
+  }
 
  private:
   void* DoAllocate(const Request& request, AllocError* why) noexcept override {

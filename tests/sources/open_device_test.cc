@@ -101,8 +101,8 @@ TEST(OpenDevice, SaysWhereASpecIsWrong) {
       {"sim:1GiB,lag=soon", "\"lag=soon\" at character 10", "from 0 to 30s"},
       {"sim:1GiB,lag=-1ms", "\"lag=-1ms\" at character 10", "from 0 to 30s"},
       {"sim:1GiB,lag=inf", "\"lag=inf\" at character 10", "from 0 to 30s"},
-      {"sim:1GiB,usd=1", "\"usd=1\" at character 10", "used, lag and context"},
-      {"host:1GiB,used=1MiB", "\"used=1MiB\" at character 11", "takes none"},
+      {"sim:1GiB,usd=1", "\"usd=1\" at character 10", "used, lag, context and shared"},
+      {"host:1GiB,used=1MiB", "\"used=1MiB\" at character 11", "allowed is shared"},
       {"host:12", "\"12\" at character 6", "from 2MiB"},
       {"host:100TiB", "\"100TiB\" at character 6", "to 64TiB"},
   };

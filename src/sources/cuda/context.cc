@@ -8,7 +8,7 @@ namespace hbm::sources::cuda {
 
 PrimaryContext::~PrimaryContext() {
   // After the driver's shutdown this fails, and nothing is held any more.
-  if (context_.load() != nullptr) driver_.DevicePrimaryCtxRelease(device_);
+  if (context_.load() != nullptr && !IsInChild()) driver_.DevicePrimaryCtxRelease(device_);
 }
 
 absl::StatusOr<CUcontext> PrimaryContext::Get() {
@@ -27,6 +27,14 @@ absl::StatusOr<CUcontext> PrimaryContext::Get() {
 }
 
 DriverScope::DriverScope(PrimaryContext* context, CaptureMode mode) : driver_(context->driver()) {
+  if (context->IsInChild()) {
+    // What the parent holds stays with it: there is nothing to give back here.
+    shut_down_ = true;
+    status_ = absl::FailedPreconditionError(
+        "this process is the child of a fork of one that uses the GPU, and the driver does not "
+        "work in it; start it afresh, or fork before anything uses the GPU");
+    return;
+  }
   const absl::StatusOr<CUcontext> wanted = context->Get();
   if (!wanted.ok()) {
     status_ = wanted.status();

@@ -20,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/forked.h"
 #include "core/mutex.h"
 #include "sources/cuda/driver.h"
 
@@ -36,12 +37,16 @@ class PrimaryContext {
   PrimaryContext& operator=(const PrimaryContext&) = delete;
 
   absl::StatusOr<CUcontext> Get();
+  // Whether this is the child of a fork of the process that made the object: a driver
+  // does not work there.
+  bool IsInChild() const { return made_in_ != core::ForkGeneration(); }
   const Driver& driver() const { return driver_; }
   CUdevice device() const { return device_; }
 
  private:
   const Driver& driver_;
   const CUdevice device_;
+  const std::uint32_t made_in_ = core::ForkGeneration();
   std::atomic<CUcontext> context_{nullptr};
   core::Mutex mutex_;  // for taking it only
 };
