@@ -86,6 +86,7 @@ class FakeAllocator final : public Allocator {
     return info;
   }
   Stats DoGetStats() const override { return stats_; }
+  void DoGetFigures(Figures* /*figures*/) const override {}
   void DoResetPeakStats() override {}
   Snapshot DoTakeSnapshot() const override {
     Snapshot snapshot;
