@@ -233,7 +233,8 @@ void BackedSpace::MakeHole(ChunkId id) {
   holes_[chunks_[id].address] = id;
 }
 
-void BackedSpace::Settle(ChunkId held, const PageMap& pages) {
+void BackedSpace::Settle(ChunkId held, const PageMap& pages, OrderId order,
+                         std::uint64_t sequence) {
   prepared_ = 0;
   for (;;) {
     const std::uint64_t begin = chunks_[held].address;
@@ -254,7 +255,8 @@ void BackedSpace::Settle(ChunkId held, const PageMap& pages) {
       chunks_[rest].SetHeld();
     }
     if (backed) {
-      Free(held);
+      // Without memory for the order's books it stays held.
+      if (EnsureOrder(order)) Free(held, order, sequence);
       prepared_ = 0;
     } else {
       MakeHole(held);

@@ -192,6 +192,33 @@ absl::Duration Elastic::Now() const {
   return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
 }
 
+core::OrderId Elastic::OrderForLocked(StreamRef stream) {
+  if (several_) return work_.OrderOf(stream);
+  if (sole_order_ == core::kSafe) return core::kSafe;
+  const core::OrderId order = work_.OrderOf(stream);
+  if (HBM_LIKELY(order == sole_order_)) return core::kSafe;
+  BecomeSeveralLocked();
+  return order;
+}
+
+void Elastic::NoteOwnerLocked(const WorkLog::Entry& entry) {
+  if (several_ || entry.order == core::kSafe || entry.order == sole_order_) return;
+  if (sole_order_ == core::kSafe) {
+    sole_order_ = entry.order;
+  } else {
+    BecomeSeveralLocked();
+  }
+}
+
+// All that is free was freed on the one stream, which the notes know, or is safe.
+void Elastic::BecomeSeveralLocked() {
+  several_ = true;
+  sole_sequence_ = work_.NotedIn(sole_order_);
+  work_.Poll();
+  if (work_.IsDone({sole_order_, sole_sequence_})) return;
+  for (BackedSpace& space : spaces_) space.MakeUnsafe(sole_order_, sole_sequence_);
+}
+
 bool Elastic::IsQuietLocked(std::uint64_t begin, std::uint64_t end) {
   work_.Poll();
   return !work_.has_pending() || !work_.MakeBusySet().Overlaps(begin, end);
@@ -227,7 +254,7 @@ void* Elastic::DoAllocate(const Request& asked, AllocError* why) noexcept {
   if (__builtin_expect(request.rounded != 0, 1)) {
     core::MutexLock lock(mutex_);
     if (request.rounded < growth_.small_bytes() && !asked.contiguous) part = kSmall;
-    if (ordered_) request.order = work_.OrderOf(asked.stream);
+    if (ordered_) request.order = OrderForLocked(asked.stream);
     const bool best_place = part == kLarge && (asked.contiguous || growth_.PlacesTightly());
     if (__builtin_expect(!best_place, 1)) {
       void* const block = AllocateHit(part, request);
@@ -377,6 +404,7 @@ absl::Status Elastic::DoDeallocate(void* ptr, StreamRef after) {
         return absl::OkStatus();
       }
     }
+    if (ordered_) NoteOwnerLocked(entry);
     if (__builtin_expect(quarantine_bytes_ != 0, 0)) {
       space.Hold(id);
       quarantined_ += chunk.size;
@@ -404,8 +432,10 @@ void Elastic::FreeLocked(int part, ChunkId id, WorkLog::Entry entry) {
     return;
   }
   const AddressRange range{spaces_[part].chunk(id).address, spaces_[part].chunk(id).end()};
+  // A block of before the second stream may come here late.
+  if (entry.order == sole_order_) entry.sequence = std::max(entry.sequence, sole_sequence_);
   const core::FreeKey free =
-      spaces_[part].FreeBlock(id, ordered_ ? entry.order : core::kSafe, entry.sequence);
+      spaces_[part].FreeBlock(id, several_ ? entry.order : core::kSafe, entry.sequence);
   // A handle can only have become idle in a chunk that is as large as one.
   if (idle_release_ != absl::InfiniteDuration() && free.size() >= granule_) {
     freed_at_.push_back({Now(), range});

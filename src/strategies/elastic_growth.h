@@ -57,7 +57,7 @@ class ElasticGrowth {
   // What is known when a request needs more than the budget has left. In bytes.
   struct Pressure {
     std::uint64_t pool_with_need = 0;  // the pool, if all that is needed were new
-    std::uint64_t idle = 0;            // of handles that could be stolen
+    std::uint64_t idle = 0;            // of handles that could be stolen, now or soon
     std::uint64_t largest_pinned = 0;  // of the largest free chunk, what could not
   };
   // Large handles pin too much: they become smaller, and larger again when little

@@ -27,8 +27,8 @@ std::uint64_t RoundUp(std::uint64_t bytes, std::uint64_t unit) {
 
 // The proof that a page may move: see elastic.h.
 std::vector<Elastic::IdleHandle> Elastic::GatherIdle(std::uint64_t except_begin,
-                                                     std::uint64_t except_end,
-                                                     const Vetoed& vetoed) {
+                                                     std::uint64_t except_end, const Vetoed& vetoed,
+                                                     std::uint64_t* busy_bytes) {
   std::vector<IdleHandle> idle;
   for (const Mapping& loose : loose_) idle.push_back({loose, 0, 0, kNoChunk, kLarge});
   work_.Poll();
@@ -41,7 +41,10 @@ std::vector<Elastic::IdleHandle> Elastic::GatherIdle(std::uint64_t except_begin,
       for (; i < pages_.size() && pages_[i].end() <= end; ++i) {
         const Mapping& page = pages_[i];
         if (page.address < except_end && page.end() > except_begin) continue;
-        if (busy.Overlaps(page.address, page.end())) continue;
+        if (busy.Overlaps(page.address, page.end())) {
+          if (busy_bytes != nullptr) *busy_bytes += page.bytes;
+          continue;
+        }
         if (std::find(vetoed.begin(), vetoed.end(), page.address) != vetoed.end()) continue;
         idle.push_back({page, key.size(), key.address(), key.id(), part});
       }
@@ -57,6 +60,7 @@ Elastic::Planned Elastic::MakePlan(int part, const FitRequest& request, bool con
   *at = spaces_[part].Choose(request, pages_, all, contiguous);
   if (!at->found) return Planned::kNoPlace;
   plan->part = part;
+  plan->order = several_ ? request.order : sole_order_;
   plan->begin = at->address;
   plan->end = at->address + request.rounded;
   if (at->unbacked != 0 && !FillHoles(contiguous, limit, *at, vetoed, plan)) return Planned::kShort;
@@ -72,11 +76,13 @@ bool Elastic::FillHoles(bool contiguous, std::uint64_t limit, const BackedSpace:
   std::vector<IdleHandle> idle;
   const std::uint64_t budget = growth_.Budget(limit);
   if (!loose_.empty() || pool + at.unbacked + growth_.SpareHandle(is_small) > budget) {
-    idle = GatherIdle(begin, end, vetoed);
+    std::uint64_t busy_bytes = 0;
+    idle = GatherIdle(begin, end, vetoed, &busy_bytes);
     std::uint64_t idle_bytes = 0;
     for (const IdleHandle& handle : idle) idle_bytes += handle.mapping.bytes;
     if (pool + at.unbacked > budget) {
-      growth_.NotePressure({pool + at.unbacked, idle_bytes, LargestPinned(idle)});
+      // What only waits for work is no less movable than what is idle.
+      growth_.NotePressure({pool + at.unbacked, idle_bytes + busy_bytes, LargestPinned(idle)});
     }
     if (pool + at.unbacked > limit + idle_bytes) return false;
     SortVictims(&idle);

@@ -91,6 +91,8 @@ class WorkLog {
   bool IsDone(const Entry& entry) const {
     return entry.order == core::kSafe || logs_[entry.order - 1]->done >= entry.sequence;
   }
+  // The sequence of the latest entry of this order.
+  std::uint64_t NotedIn(core::OrderId order) const { return logs_[order - 1]->noted; }
   // Everything of this order up to the sequence returned is done.
   std::uint64_t DoneThrough(core::OrderId order) const { return logs_[order - 1]->done; }
   core::OrderId num_orders() const { return static_cast<core::OrderId>(logs_.size()) + 1; }

@@ -147,6 +147,37 @@ TEST_F(ElasticLagTest, NothingIsTakenEarlyUnderChurnOnSeveralStreams) {
   }
 }
 
+// Work in flight on the one stream that there is keeps no free chunks apart.
+TEST_F(ElasticLagTest, OneStreamIsServedAsIfThereWereNoOthers) {
+  Stats stats[2];
+  for (const bool ordered : {false, true}) {
+    TearDown();
+    allocator_.reset();
+    freed_.clear();
+    Open(ordered ? "elastic:stream_mode=ordered" : "elastic:stream_mode=single",
+         "sim:4GiB,lag=2ms");
+    std::mt19937 random(2);
+    std::vector<std::pair<void*, std::size_t>> live;
+    for (int i = 0; i < 4000; ++i) {
+      Pass(absl::Microseconds(random() % 50));
+      if (!live.empty() && random() % 100 < 49) {
+        const std::size_t victim = random() % live.size();
+        Free(live[victim].first, live[victim].second, absl::Milliseconds(2));
+        live[victim] = live.back();
+        live.pop_back();
+      } else {
+        const std::size_t bytes = (std::size_t{256 << 10} << (random() % 6)) + random() % kMiB;
+        live.emplace_back(*allocator_->Allocate(bytes, On(5)), bytes);
+      }
+    }
+    EXPECT_EQ(taken_early_, 0);
+    stats[ordered] = allocator_->GetStats();
+  }
+  EXPECT_EQ(stats[true].driver_calls, stats[false].driver_calls);
+  EXPECT_EQ(stats[true].peak_pool_bytes, stats[false].peak_pool_bytes);
+  EXPECT_EQ(stats[true].num_waits, 0);
+}
+
 TEST_F(ElasticLagTest, TrimSaysWhatIsPending) {
   Open("elastic", "sim:96MiB,lag=5ms");
   void* const big = *allocator_->Allocate(32 * kMiB);

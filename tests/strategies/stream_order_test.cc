@@ -164,22 +164,25 @@ TEST_F(StreamOrderTest, PlatformCallsTheDriverNoMoreThanItMust) {
 }
 
 // Random work on four streams. A block's memory must not reach a stream that is
-// not ordered after the last work on it. Returns how often it did.
-int CountHazards(FakeDriver& fake, Allocator& allocator, int steps) {
+// not ordered after the last work on it. Returns how often it did. The first `alone`
+// steps are all on one stream.
+int CountHazards(FakeDriver& fake, Allocator& allocator, int steps, int alone = 0,
+                 unsigned seed = 7) {
   struct Block {
     std::uintptr_t address;
     std::size_t bytes;
     StreamRef stream;
     std::vector<std::pair<StreamRef, std::uint64_t>> work;
   };
-  std::mt19937 random(7);
+  std::mt19937 random(seed);
   std::vector<StreamRef> streams = {StreamRef()};
   for (int i = 0; i < 3; ++i) streams.push_back(fake.CreateStream());
   std::vector<Block> live;
   std::vector<Block> freed;
   int hazards = 0;
   for (int step = 0; step < steps; ++step) {
-    const StreamRef stream = streams[random() % streams.size()];
+    const StreamRef stream =
+        streams[step < alone ? seed % streams.size() : random() % streams.size()];
     const auto what = static_cast<unsigned>(random() % 100);
     if (what < 48) {
       AllocateOptions options;
@@ -225,11 +228,28 @@ int CountHazards(FakeDriver& fake, Allocator& allocator, int steps) {
 
 TEST_F(StreamOrderTest, RandomWorkOnFourStreamsHasNoHazard) {
   for (const char* policy : {"bfc:memory_limit=32MiB", "on_demand:memory_limit=32MiB",
-                             "bfc:memory_limit=32MiB,quarantine=4MiB"}) {
+                             "bfc:memory_limit=32MiB,quarantine=4MiB", "elastic:memory_limit=32MiB",
+                             "elastic:memory_limit=32MiB,slack=0"}) {
     auto allocator = Make(policy);
     EXPECT_EQ(CountHazards(fake_, *allocator, 20000), 0) << policy;
     EXPECT_GT(allocator->GetStats().num_waits, 0);
     EXPECT_EQ(allocator->GetStats().bytes_in_use, 0);
+  }
+  EXPECT_EQ(fake_.Outstanding(), 0);
+}
+
+// What was freed while only one stream was known is not safe for the second.
+TEST_F(StreamOrderTest, RandomWorkOfOneStreamAndThenFourHasNoHazard) {
+  for (const char* policy :
+       {"bfc:memory_limit=32MiB", "on_demand:memory_limit=32MiB", "elastic:memory_limit=32MiB",
+        "elastic:memory_limit=32MiB,slack=0", "elastic:memory_limit=32MiB,quarantine=4MiB"}) {
+    for (unsigned seed = 0; seed < 30; ++seed) {
+      auto allocator = Make(policy);
+      const int alone = static_cast<int>(20 * seed);
+      EXPECT_EQ(CountHazards(fake_, *allocator, alone + 500, alone, seed), 0)
+          << policy << " with seed " << seed;
+      EXPECT_EQ(allocator->GetStats().bytes_in_use, 0);
+    }
   }
   EXPECT_EQ(fake_.Outstanding(), 0);
 }

@@ -23,6 +23,9 @@ STATS = (
     "driver_nanoseconds").split()
 
 
+RESOURCE_EXHAUSTED = 8  # the status of out of memory
+
+
 class Stats(ctypes.Structure):
     _fields_ = [("struct_size", ctypes.c_size_t)] + [(name, ctypes.c_int64) for name in STATS]
 
@@ -54,7 +57,10 @@ def _load():
             ("hbm_trim", [handle, address, ctypes.POINTER(TrimResult)], ctypes.c_int32),
             ("hbm_set_memory_limit", [handle, size], ctypes.c_int32),
             ("hbm_write_snapshot", [handle, ctypes.c_char_p, ctypes.c_int32], ctypes.c_int32),
-            ("hbm_torch_allocator", [ctypes.c_int], handle)):
+            ("hbm_last_oom_cause", [], ctypes.c_int32),
+            ("hbm_torch_allocator", [ctypes.c_int], handle),
+            ("hbm_cupy_malloc", [address, size, ctypes.c_int], address),
+            ("hbm_cupy_free", [address, address, ctypes.c_int], None)):
         function = getattr(loaded, name)
         function.argtypes, function.restype = arguments, result
     return loaded
@@ -64,7 +70,7 @@ library = _load()
 
 
 class Error(RuntimeError):
-    """A status that is not OK; `status` is its number, 8 for out of memory."""
+    """A status that is not OK; `status` is its number."""
 
     def __init__(self, status):
         super().__init__(library.hbm_last_error().decode())

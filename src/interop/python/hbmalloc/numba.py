@@ -4,27 +4,38 @@
     NUMBA_CUDA_MEMORY_MANAGER=hbmalloc.numba python program.py
 
 Host memory stays Numba's. The policy is HBMALLOC_POLICY's; exporting memory to another
-process is refused.
+process is refused. Numba names no stream, so a block is free after the legacy default
+stream's work, and with it that of every stream made by Numba. A stream that does not wait
+for the default one (cuda.external_stream) must be done before its arrays are dropped.
 """
 import ctypes
+import functools
+import weakref
 
 from numba import cuda
 from numba.cuda import HostOnlyCUDAMemoryManager, MemoryPointer
+from numba.cuda.cudadrv.driver import CudaAPIError
 
-from . import of_device
+from . import Error, RESOURCE_EXHAUSTED, of_device
+
+_CUDA_ERROR_OUT_OF_MEMORY = 2
 
 
 class MemoryManager(HostOnlyCUDAMemoryManager):
     interface_version = 1
 
     def initialize(self):
-        self._allocator = of_device(self._device())
+        self._allocator = of_device(self.context.device.id)
 
     def memalloc(self, size):
-        block = self._allocator.allocate(size)
-        free = self._allocator.deallocate
-        return MemoryPointer(cuda.current_context(), ctypes.c_uint64(block), size,
-                             finalizer=lambda: free(block))
+        try:
+            block = self._allocator.allocate(max(size, 1))
+        except Error as error:
+            if error.status != RESOURCE_EXHAUSTED:
+                raise
+            raise CudaAPIError(_CUDA_ERROR_OUT_OF_MEMORY, str(error)) from error
+        return MemoryPointer(weakref.proxy(self.context), ctypes.c_void_p(block), size,
+                             finalizer=functools.partial(self._allocator.deallocate, block))
 
     def get_memory_info(self):
         stats = self._allocator.stats()
@@ -33,12 +44,6 @@ class MemoryManager(HostOnlyCUDAMemoryManager):
 
     def get_ipc_handle(self, memory):
         raise NotImplementedError("hbmalloc.numba exports no memory to other processes")
-
-    def reset(self):
-        super().reset()
-
-    def _device(self):
-        return self.context.device.id
 
 
 _numba_memory_manager = MemoryManager
