@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that includes go down the layers and that only sources know a driver.
 
-    check_includes.py SOURCE_DIR
+    check_includes.py [SOURCE_DIR]
 
 Prints one line per include that breaks a rule, and fails if there is one.
 """
@@ -101,7 +101,7 @@ def violations(root):
 
 
 def main():
-    root = pathlib.Path(sys.argv[1])
+    root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[2]
     found = list(violations(root))
     for path, number, text in found:
         print(f"{path.relative_to(root)}:{number}: {text}")
