@@ -2,11 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains models whose sizes vary from step to step, on PyTorch's allocator and on ours.
 
-    train.py [--out FILE] [--models gpt2,gnn,resnet50] [--allocators pytorch,expandable,elastic]
-             [--steps N] [--rounds N]
+    train.py [--out FILE] [--models gpt2,gnn,resnet50] [--steps N] [--rounds N]
+             [--allocators pytorch,pytorch_again,expandable,elastic]
 
 One process for each model and allocator; every round draws the same sizes. Prints a
-table, and writes JSON with each loss. Exit code 1: a run failed or losses differ.
+table, and writes JSON with each loss. The rate is the best round's, but for the first,
+which is in the column before. `calls` and `driver` are those of the last round.
+`pytorch_again` says whether the loop itself gives the same losses twice. Exit code 1: a
+run failed or losses differ.
 `hbmalloc` (src/interop/python) must be importable.
 """
 import argparse
@@ -18,8 +21,10 @@ import time
 
 ALLOCATORS = {  # PYTORCH_ALLOC_CONF, HBMALLOC_POLICY
     "pytorch": ("", None),
+    "pytorch_again": ("", None),
     "expandable": ("expandable_segments:True", None),
     "elastic": ("", "elastic:memory_fraction=1"),
+    "elastic_slack_0.1": ("", "elastic:memory_fraction=1,slack=0.1"),
     "elastic_slack_0.25": ("", "elastic:memory_fraction=1,slack=0.25"),
     "elastic_slack_inf": ("", "elastic:memory_fraction=1,slack=inf"),
     "on_demand": ("", "on_demand:memory_fraction=1"),
@@ -28,6 +33,7 @@ ALLOCATORS = {  # PYTORCH_ALLOC_CONF, HBMALLOC_POLICY
 
 def gpt2(torch, draw):
     """124 million parameters; 8 sequences of 128 to 1,024 tokens a step."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
     nn = torch.nn
     functional = nn.functional
 
@@ -43,7 +49,8 @@ def gpt2(torch, draw):
             batch, length, width = x.shape
             q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2)
                        for part in self.qkv(self.norm1(x)).chunk(3, dim=-1))
-            mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+                mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
             return x + self.mlp(self.norm2(x))
 
@@ -166,14 +173,17 @@ class Draw:
         return int(self._randint(low, high + 1, (), generator=self.generator))
 
 
-def memory(torch, ours):
+def figures(torch, ours):
+    """Since the start: bytes, and calls of the driver for memory."""
     if ours:
         stats = ours.stats()
         return {"live": stats["peak_requested_bytes"], "pool": stats["peak_pool_bytes"],
-                "driver_calls": stats["driver_calls"], "driver_s": stats["driver_nanoseconds"] / 1e9,
-                "failures": stats["num_failures"], "waits": stats["num_waits"]}
+                "requests": stats["num_allocs"], "driver_calls": stats["driver_calls"],
+                "driver_s": stats["driver_nanoseconds"] / 1e9, "failures": stats["num_failures"],
+                "waits": stats["num_waits"], "wait_s": stats["wait_nanoseconds"] / 1e9}
     stats = torch.cuda.memory_stats()
     return {"live": stats["requested_bytes.all.peak"], "pool": stats["reserved_bytes.all.peak"],
+            "requests": stats["allocation.all.allocated"],
             "driver_calls": stats.get("num_device_alloc", 0) + stats.get("num_device_free", 0)}
 
 
@@ -185,13 +195,15 @@ def train(model_name, allocator, steps, rounds):
         ours = hbmalloc.torch
         ours.install()
     torch.manual_seed(0)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    # Flash attention's backward pass is deterministic only without warn_only, which
+    # layers of the others need.
+    torch.use_deterministic_algorithms(True, warn_only=model_name != "gpt2")
     torch.backends.cudnn.benchmark = False
     torch.backends.cuda.matmul.allow_tf32 = True
     draw = Draw(torch)
     model, step = MODELS[model_name](torch, draw)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    losses, seconds = [], []
+    losses, seconds, rounds_figures = [], [], [figures(torch, ours)]
     for _ in range(rounds):
         draw.generator.manual_seed(7)
         torch.cuda.synchronize()
@@ -205,9 +217,11 @@ def train(model_name, allocator, steps, rounds):
             losses.append(loss.detach())
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - start)
+        rounds_figures.append(figures(torch, ours))
     free, total = torch.cuda.mem_get_info()
     return {"model": model_name, "allocator": allocator, "steps": steps, "round_s": seconds,
-            "losses": [value.item() for value in losses], **memory(torch, ours),
+            "losses": [value.item() for value in losses], **rounds_figures[-1],
+            "after_rounds": rounds_figures,
             "device_used_end": total - free, "torch": torch.__version__, "gpu": torch.cuda.get_device_name(),
             "policy": ALLOCATORS[allocator][1]}
 
@@ -235,24 +249,27 @@ def row(result, base):
     first = result["steps"] / result["round_s"][0]
     base_rate = base["steps"] / min(base["round_s"][1:] or base["round_s"])
     same = "same" if result["losses"] == base["losses"] else "DIFFER"
+    before, after = result["after_rounds"][-2:]
+    driver = [after.get(key, 0) - before.get(key, 0) for key in ("driver_calls", "driver_s")]
     return (f"{result['model']:9} {result['allocator']:19} {result['live'] / 2**30:9.3f} {result['pool'] / 2**30:9.3f} "
-            f"{result['pool'] / result['live']:9.3f} {first:8.2f} {rate:8.2f} {rate / base_rate:9.3f}  {same}")
+            f"{result['pool'] / result['live']:9.3f} {first:8.2f} {rate:8.2f} {rate / base_rate:9.3f} "
+            f"{driver[0]:7} {1e3 * driver[1]:7.1f}ms  {same}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", default="")
     parser.add_argument("--models", default="gpt2,gnn,resnet50")
-    parser.add_argument("--allocators", default="pytorch,expandable,elastic")
+    parser.add_argument("--allocators", default="pytorch,pytorch_again,expandable,elastic")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
         print(json.dumps(train(*arguments.one, arguments.steps, arguments.rounds)))
         return
     results, failed = [], False
-    print("model     allocator            live GiB  pool GiB pool/live 1st st/s   st/s   of pytorch losses", flush=True)
+    print("model     allocator            live GiB  pool GiB pool/live 1st st/s   st/s of pytorch   calls    driver  losses", flush=True)
     for model in arguments.models.split(","):
         base = None
         for allocator in arguments.allocators.split(","):
