@@ -153,8 +153,8 @@ class Allocator {
   absl::Status Deallocate(void* ptr, StreamRef after = StreamRef::OfAllocation());
 
   // Says that the block is used on `stream` too: it is held back after its free
-  // until the work queued there by then is done. Null is OK. InvalidArgument as above,
-  // and for a stream that is no handle.
+  // until the work queued there by then is done, so the stream must live until then.
+  // Null is OK. InvalidArgument as above, and for a stream that is no handle.
   absl::Status RecordUse(void* ptr, StreamRef stream);
 
   // The live block that an address lies in. NotFound if there is none. The first

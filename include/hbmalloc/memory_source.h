@@ -58,8 +58,10 @@ class Timeline {
 
   virtual ~Timeline() = default;
 
-  // The driver's id of a stream: equal exactly for the same living stream.
+  // The driver's id of a stream: equal exactly for the same living stream. In a capture
+  // a stream has another id, with kCaptured set, and may be asked for it all the same.
   // Requires stream.is_handle().
+  static constexpr std::uint64_t kCaptured = std::uint64_t{1} << 63;
   virtual absl::StatusOr<std::uint64_t> StreamId(StreamRef stream) = 0;
 
   // Marks all work queued on `stream` so far. Every marker is given to Forget.

@@ -23,8 +23,11 @@ namespace hbm {
 //
 // Streams are told apart by the driver's stream id, not by the handle's bits: a
 // handle that was destroyed and handed out again for a new stream is a new
-// stream. A handle given here must be valid during the call it is given to and
-// need not stay valid afterwards.
+// stream, also while work of the old one still runs. A handle given here must be
+// valid during the call it is given to. It need not stay valid afterwards, with two
+// exceptions, which name the stream once more: the free of a block with OfAllocation
+// (what was allocated on a stream that is gone is freed with Synchronized or on
+// another stream), and the free of a block that RecordUse said is used there.
 class StreamRef {
  public:
   // The legacy default stream (CUDA's stream 0), the same as a null cudaStream_t.

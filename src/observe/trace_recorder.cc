@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "observe/trace_recorder.h"
 
-#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/compiler.h"
+#include "core/signals.h"
 #include "observe/log.h"
 #include "observe/trace_writer.h"
 
@@ -102,6 +102,7 @@ void TraceRecorder::Close(TraceRecorder* recorder) {
 
 absl::Status TraceRecorder::Start() {
   core::MutexLock lock(mutex_);
+  const core::SignalsBlocked blocked;
   if (pthread_create(&thread_, nullptr, &TraceRecorder::RunThread, this) != 0) {
     return absl::ResourceExhaustedError(
         absl::StrCat("trace: ", path_, ": no thread could be started to write it"));
@@ -171,10 +172,6 @@ void* TraceRecorder::RunThread(void* recorder) {
 
 void TraceRecorder::Run() {
   pthread_setname_np(pthread_self(), "hbm-trace");
-  // The program's signals are for its own threads.
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
   auto written = std::chrono::steady_clock::now();
   for (bool stops = false; !stops;) {
     std::uint64_t flushes;

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharing/membership.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/forked.h"
+#include "core/signals.h"
 #include "observe/log.h"
 #include "policy/text.h"
 
@@ -141,13 +139,8 @@ void Membership::Begin(Allocator* allocator) {
   source_->RefundAhead();
   allocator_ = allocator;
   Publish();
-  // The program's signals are not this thread's business.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const core::SignalsBlocked blocked;
   thread_ = std::thread([this] { Run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 void Membership::Publish() {

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/signals.h"
+
 namespace hbm::strategies {
 namespace {
 
@@ -23,6 +25,7 @@ IdleTimer::IdleTimer(SimulatedClock* clock, std::function<absl::Duration()> expi
     return;
   }
   thread_ = std::make_unique<Thread>();
+  const core::SignalsBlocked blocked;
   thread_->thread = std::thread(&IdleTimer::Run, thread_.get(), std::move(expire));
 }
 

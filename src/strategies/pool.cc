@@ -261,28 +261,32 @@ HBM_NOINLINE void* Pool::AllocateOther(const Request& request, AllocError* why) 
 }
 
 void* Pool::AllocateOrdered(core::BestFit::Request request, StreamRef stream, AllocError* why) {
-  if (__builtin_expect(request.rounded != 0, 1)) {
+  absl::StatusOr<StreamOrder::Key> key = order_->Identify(stream);
+  if (HBM_LIKELY(key.ok() && request.rounded != 0)) {
     core::MutexLock lock(mutex_);
-    request.order = order_->Find(stream);
-    if (__builtin_expect(request.order != StreamOrder::kUnknown, 1)) {
+    request.order = order_->Find(*key);
+    if (HBM_LIKELY(request.order != StreamOrder::kUnknown)) {
       void* const block = AllocateLocked(request);
-      if (__builtin_expect(block != nullptr, 1)) return block;
+      if (HBM_LIKELY(block != nullptr)) return block;
     }
   }
+  if (!key.ok()) return FailForStream(key.status(), why);
   if (request.rounded != 0 && request.order == StreamOrder::kUnknown) {
-    const absl::StatusOr<core::OrderId> order = order_->Introduce(stream);
-    if (!order.ok()) {
-      LogSourceError("a new stream", order.status());
-      core::MutexLock lock(mutex_);
-      ++counters_.failures;
-      *why = {order.status().code(), OomCause::kNone};
-      return nullptr;
-    }
+    const absl::StatusOr<core::OrderId> order = order_->Introduce(stream, *key);
+    if (!order.ok()) return FailForStream(order.status(), why);
     request.order = *order;
     core::MutexLock lock(mutex_);
     if (void* const block = AllocateLocked(request); block != nullptr) return block;
   }
   return AllocateSlow(request, stream, why);
+}
+
+void* Pool::FailForStream(const absl::Status& status, AllocError* why) {
+  LogSourceError("a stream", status);
+  core::MutexLock lock(mutex_);
+  ++counters_.failures;
+  *why = {status.code(), OomCause::kNone};
+  return nullptr;
 }
 
 void* Pool::AllocateSlow(const core::BestFit::Request& request, StreamRef stream, AllocError* why) {
@@ -326,7 +330,7 @@ void* Pool::AllocateSlow(const core::BestFit::Request& request, StreamRef stream
   }
   if (block != nullptr) return block;
   const bool is_short = absl::IsResourceExhausted(grown) || absl::IsFailedPrecondition(grown);
-  if (order_ != nullptr && (grown.ok() || is_short)) {
+  if (order_ != nullptr && (grown.ok() || is_short) && HasFree(request.rounded)) {
     // Nothing else fits: this stream waits for the memory of others.
     const absl::Status borrowed = order_->Borrow(stream, request.order, [&] {
       core::MutexLock lock(mutex_);
@@ -338,6 +342,11 @@ void* Pool::AllocateSlow(const core::BestFit::Request& request, StreamRef stream
   }
   *why = Exhausted(request.rounded, grown);
   return nullptr;
+}
+
+bool Pool::HasFree(std::uint64_t bytes) const {
+  core::MutexLock lock(mutex_);
+  return pool_bytes_ - static_cast<std::uint64_t>(counters_.in_use) >= bytes;
 }
 
 absl::Status Pool::Grow(std::uint64_t bytes, const core::BestFit::Request* request, void** block) {
@@ -490,42 +499,52 @@ void Pool::FreeSeveral(const std::uint64_t* addresses, std::uint32_t count) {
 }
 
 absl::Status Pool::DeallocateOrdered(void* ptr, StreamRef after) {
+  // A stream that is named now is identified first. The block's own is the one that it
+  // was allocated on, which lives.
+  absl::StatusOr<StreamOrder::Key> key = StreamOrder::kNoKey;
+  if (!after.is_of_allocation()) key = order_->Identify(after);
   StreamRef last = after;
-  core::OrderId order;
+  core::OrderId order = StreamOrder::kUnknown;
   bool due = false;
-  bool freed = false;
   {
     core::MutexLock lock(mutex_);
     const ChunkId id = fit_.FindLive(AddressOf(ptr));
-    if (__builtin_expect(id == kNoChunk, 0)) return absl::CancelledError();
-    if (after.is_of_allocation()) last = StreamOf(fit_.details(id).stream_or_sequence);
-    // A block of no particular stream has no work but what RecordUse told of.
-    order = last.is_synchronized() ? core::kSafe : order_->Find(last);
-    if (after.is_synchronized()) order_->DropUsesLocked(id);
-    if (__builtin_expect(order != StreamOrder::kUnknown && !order_->HasUsesLocked(id), 1)) {
+    if (HBM_UNLIKELY(id == kNoChunk)) return absl::CancelledError();
+    if (after.is_of_allocation()) {
+      last = StreamOf(fit_.details(id).stream_or_sequence);
+      order = order_->OrderOfBlockLocked(fit_.details(id).order, last);
+    } else if (after.is_synchronized()) {
+      order = core::kSafe;
+      order_->DropUsesLocked(id);
+    } else if (HBM_LIKELY(key.ok())) {
+      order = order_->Find(*key);
+    }
+    if (HBM_LIKELY(order != StreamOrder::kUnknown && !order_->HasUsesLocked(id))) {
       fit_.TakeLive(AddressOf(ptr));
       const core::Chunk& chunk = fit_.chunk(id);
       counters_.Freed(chunk.size, chunk.requested());
-      if (__builtin_expect(quarantine_bytes_ != 0, 0)) {
+      if (HBM_UNLIKELY(quarantine_bytes_ != 0)) {
         HoldBackLocked(id, order);
-      } else {
-        due = order_->FreeLocked(id, order);
+        return absl::OkStatus();
       }
-      freed = true;
+      due = order_->FreeLocked(id, order);
+      if (HBM_LIKELY(!due)) return absl::OkStatus();
     }
   }
-  if (due) order_->Mark(order, last);
-  return freed ? absl::OkStatus() : DeallocateHeld(ptr, last, after.is_synchronized());
+  if (due) {
+    order_->Mark(order, last);
+    return absl::OkStatus();
+  }
+  return DeallocateHeld(ptr, last, key);
 }
 
 // The rare ways to free: after a stream that was not seen before, or that several
 // streams have used the block.
-absl::Status Pool::DeallocateHeld(void* ptr, StreamRef last, bool synchronized) {
-  if (last.is_handle()) {
-    // A stream that is gone cannot be introduced; its block is held back until the
-    // whole device is waited for.
-    order_->Introduce(last).IgnoreError();
-  }
+absl::Status Pool::DeallocateHeld(void* ptr, StreamRef last,
+                                  const absl::StatusOr<StreamOrder::Key>& key) {
+  // What is no living stream cannot be introduced; its block is held back until the
+  // whole device is waited for.
+  if (key.ok() && *key != StreamOrder::kNoKey) order_->Introduce(last, *key).IgnoreError();
   ChunkId id;
   {
     core::MutexLock lock(mutex_);
@@ -533,13 +552,9 @@ absl::Status Pool::DeallocateHeld(void* ptr, StreamRef last, bool synchronized) 
     if (id == kNoChunk) return absl::CancelledError();
     const core::Chunk& chunk = fit_.chunk(id);
     counters_.Freed(chunk.size, chunk.requested());
-    if (synchronized) {
-      fit_.Free(id);
-      return absl::OkStatus();
-    }
     order_->HoldLocked(id);
   }
-  order_->MarkHeld(id, last);
+  order_->MarkHeld(id, last, key.ok());
   return absl::OkStatus();
 }
 

@@ -108,9 +108,13 @@ class Pool final : public Allocator {
   }
   // Stream order, where there is one.
   void* AllocateOrdered(core::BestFit::Request request, StreamRef stream, AllocError* why);
+  // Whether that many bytes of the pool are free, wherever they are and for whom.
+  bool HasFree(std::uint64_t bytes) const;
+  void* FailForStream(const absl::Status& status, AllocError* why);
   absl::Status DeallocateOther(void* ptr, StreamRef after) HBM_EXCLUDES(mutex_);
   absl::Status DeallocateOrdered(void* ptr, StreamRef after);
-  absl::Status DeallocateHeld(void* ptr, StreamRef last, bool synchronized);
+  absl::Status DeallocateHeld(void* ptr, StreamRef last,
+                              const absl::StatusOr<StreamOrder::Key>& key);
   void HoldBackLocked(core::ChunkId id, core::OrderId order = core::kSafe) HBM_REQUIRES(mutex_);
   void FreeLocked(core::ChunkId id, core::OrderId order) HBM_REQUIRES(mutex_);
   bool FlushQuarantineLocked() HBM_REQUIRES(mutex_);

@@ -42,74 +42,82 @@ StreamOrder::~StreamOrder() {
   if (joined_ != 0) timeline_.Forget(joined_);
 }
 
-OrderId StreamOrder::FindSlow(std::uintptr_t value) {
-  if (value == StreamRef::Synchronized().value()) {
+OrderId StreamOrder::FindSlow(Key key) {
+  if (key == kSynchronizedKey) {
     return safe_is_safe_ || streams_.size() == 1 ? kSafe : kUnknown;
   }
-  if (value == kPerThread) return kUnknown;  // its id is asked for each time
   for (OrderId order = 1; order < streams_.size(); ++order) {
-    if (Normalised(streams_[order].handle) != value) continue;
-    cached_value_ = value;
+    if (streams_[order].key != key) continue;
+    cached_key_ = key;
     cached_order_ = OrderLocked(order);
     return cached_order_;
   }
   return kUnknown;
 }
 
-absl::StatusOr<OrderId> StreamOrder::AddLocked(StreamRef stream, std::uint64_t id) {
+// In a capture that nobody announced a stream stands for itself, as far as its handle
+// tells: when the work of a capture runs is not known here in any case.
+StreamOrder::Key StreamOrder::IdentifyCaptured(StreamRef stream, Key key) {
+  core::MutexLock lock(mutex_);
+  for (OrderId order = static_cast<OrderId>(streams_.size()); --order > 0;) {
+    if (streams_[order].handle == stream.value()) return streams_[order].key;
+  }
+  return key;
+}
+
+absl::StatusOr<OrderId> StreamOrder::AddLocked(StreamRef stream, Key key) {
   const OrderId order = static_cast<OrderId>(streams_.size());
   if (!fit_.EnsureOrder(order)) {
     return absl::ResourceExhaustedError("the host has no memory for a stream's books");
   }
   Stream& added = streams_.emplace_back();
-  added.handle = stream;
-  added.id = id;
-  cached_value_ = ~std::uintptr_t{0} - 2;
+  added.key = key;
+  added.handle = stream.value();
   return OrderLocked(order);
 }
 
-absl::StatusOr<OrderId> StreamOrder::Introduce(StreamRef stream) {
+absl::StatusOr<OrderId> StreamOrder::Introduce(StreamRef stream, Key key) {
   core::MutexLock slow(slow_mutex_);
-  std::uint64_t id = 0;
-  if (stream.is_handle()) {
-    const absl::StatusOr<std::uint64_t> asked = timeline_.StreamId(stream);
-    if (!asked.ok()) return asked.status();
-    id = *asked;
+  {
     core::MutexLock lock(mutex_);
-    for (OrderId order = 1; order < streams_.size(); ++order) {
-      if (streams_[order].id == id) return OrderLocked(order);
-    }
-    if (streams_.size() == 1) return AddLocked(stream, id);
+    if (const OrderId order = FindSlow(key); order != kUnknown) return order;
+    if (key != kSynchronizedKey && streams_.size() == 1) return AddLocked(stream, key);
   }
   // A second stream: from here on the first one's frees carry its order. What was
   // freed before is covered by an event, which the newcomer waits for.
   {
     core::MutexLock lock(mutex_);
     several_ = true;
-    cached_value_ = ~std::uintptr_t{0} - 2;
+    cached_key_ = kNoKey;
   }
-  if (absl::Status joined = Join(); !joined.ok()) return joined;
+  const bool is_captured =
+      stream.is_handle() && !IsLegacy(stream) && (key & Timeline::kCaptured) != 0;
+  if (absl::Status joined = Join(is_captured); !joined.ok()) return joined;
   if (joined_ != 0) {
     if (absl::Status waited = WaitFor(stream, joined_); !waited.ok()) return waited;
   }
   core::MutexLock lock(mutex_);
-  if (stream.is_handle()) return AddLocked(stream, id);
+  if (key != kSynchronizedKey) return AddLocked(stream, key);
   safe_is_safe_ = true;
   return kSafe;
 }
 
-absl::Status StreamOrder::Join() {
+absl::Status StreamOrder::Join(bool is_captured) {
   if (join_needed_) {
-    Use first;
+    bool legacy = false;
     {
       core::MutexLock lock(mutex_);
-      if (streams_.size() > 1) first = Use{streams_[1].handle, streams_[1].id};
+      legacy = streams_.size() > 1 && streams_[1].key == kLegacyKey;
     }
-    const absl::StatusOr<Timeline::Marker> marker = RecordIfAlive(first);
-    if (marker.ok()) {
+    // The first stream may be gone by now, unless it is the default one.
+    if (legacy) {
+      const absl::StatusOr<Timeline::Marker> marker = timeline_.Record(StreamRef());
+      if (!marker.ok()) return marker.status();
       joined_ = *marker;
-    } else if (absl::IsFailedPrecondition(marker.status())) {
-      return marker.status();
+    } else if (is_captured) {
+      return absl::FailedPreconditionError(
+          "the stream is being captured and was not seen before; allocate on it once before the "
+          "capture, or call BeginCapturePool");
     } else if (absl::Status waited = timeline_.WaitForDevice(); !waited.ok()) {
       return waited;
     }
@@ -120,13 +128,6 @@ absl::Status StreamOrder::Join() {
   if (!done.ok()) return done.status();
   if (*done) timeline_.Forget(std::exchange(joined_, 0));
   return absl::OkStatus();
-}
-
-absl::StatusOr<Timeline::Marker> StreamOrder::RecordIfAlive(const Use& stream) {
-  const absl::StatusOr<std::uint64_t> id = timeline_.StreamId(stream.handle);
-  if (!id.ok()) return id.status();
-  if (*id != stream.id) return absl::NotFoundError("the handle names another stream by now");
-  return timeline_.Record(stream.handle);
 }
 
 void StreamOrder::CountWait(std::int64_t nanoseconds) {
@@ -158,7 +159,8 @@ bool StreamOrder::FreeLocked(ChunkId id, OrderId order) {
   stream.unmarked_bytes += fit_.chunk(id).size;
   ++stream.unmarked;
   fit_.Free(id, order, sequence_);
-  return stream.unmarked_bytes >= kMarkEveryBytes || stream.unmarked >= kMarkEveryFrees;
+  return stream.unmarked_bytes >= kMarkEveryBytes || stream.unmarked >= kMarkEveryFrees ||
+         mark_each_free_;
 }
 
 void StreamOrder::PushMarkLocked(Stream& stream, Mark_ mark) {
@@ -189,16 +191,16 @@ void StreamOrder::Mark(OrderId order, StreamRef handle) {
   PushMarkLocked(streams_[order], {covered, *marker});
 }
 
-void StreamOrder::MarkIfAlive(OrderId order, absl::Status* capture) {
-  Use stream;
+void StreamOrder::MarkLegacy(absl::Status* capture) {
+  OrderId order = 1;
   std::uint64_t covered;
   {
     core::MutexLock lock(mutex_);
-    if (streams_[order].unmarked == 0) return;
-    stream = Use{streams_[order].handle, streams_[order].id};
+    while (order < streams_.size() && streams_[order].key != kLegacyKey) ++order;
+    if (order == streams_.size() || streams_[order].unmarked == 0) return;
     covered = streams_[order].last_sequence;
   }
-  const absl::StatusOr<Timeline::Marker> marker = RecordIfAlive(stream);
+  const absl::StatusOr<Timeline::Marker> marker = timeline_.Record(StreamRef());
   if (!marker.ok()) {
     if (absl::IsFailedPrecondition(marker.status())) *capture = marker.status();
     return;
@@ -208,15 +210,24 @@ void StreamOrder::MarkIfAlive(OrderId order, absl::Status* capture) {
 }
 
 absl::Status StreamOrder::AddUse(ChunkId id, StreamRef stream) {
-  const absl::StatusOr<OrderId> order = Introduce(stream);
-  if (!order.ok()) return order.status();
+  const absl::StatusOr<Key> key = Identify(stream);
+  if (!key.ok()) return key.status();
+  OrderId order;
+  {
+    core::MutexLock lock(mutex_);
+    order = Find(*key);
+  }
+  if (order == kUnknown) {
+    if (const auto introduced = Introduce(stream, *key); !introduced.ok()) {
+      return introduced.status();
+    }
+  }
   core::MutexLock lock(mutex_);
-  const Stream& known = streams_[*order == kSafe ? 1 : *order];
   std::vector<Use>& uses = uses_[id];
   for (const Use& use : uses) {
-    if (use.id == known.id) return absl::OkStatus();
+    if (use.key == *key) return absl::OkStatus();
   }
-  uses.push_back(Use{stream, known.id});
+  uses.push_back(Use{stream, *key});
   return absl::OkStatus();
 }
 
@@ -232,7 +243,7 @@ void StreamOrder::HoldLocked(ChunkId id) {
   fit_.Hold(id);
 }
 
-void StreamOrder::MarkHeld(ChunkId id, StreamRef last) {
+void StreamOrder::MarkHeld(ChunkId id, StreamRef last, bool is_living) {
   core::MutexLock slow(slow_mutex_);
   std::vector<Use> uses;
   {
@@ -241,14 +252,14 @@ void StreamOrder::MarkHeld(ChunkId id, StreamRef last) {
       if (held.id == id) uses = held.uses;
     }
   }
-  bool all = true;
+  bool all = is_living;
   std::vector<Timeline::Marker> markers;
   const auto add = [&](const absl::StatusOr<Timeline::Marker>& marker) {
     if (marker.ok()) markers.push_back(*marker);
     all = all && marker.ok();
   };
-  if (last.is_handle()) add(timeline_.Record(last));
-  for (const Use& use : uses) add(RecordIfAlive(use));
+  if (is_living && last.is_handle()) add(timeline_.Record(last));
+  for (const Use& use : uses) add(timeline_.Record(use.handle));
   core::MutexLock lock(mutex_);
   for (Held& held : held_) {
     if (held.id != id) continue;
@@ -313,21 +324,21 @@ void StreamOrder::Poll() {
 void StreamOrder::PollUntilDone(absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
   absl::Status capture;
-  for (const OrderId order : OthersWithMemory(kSafe)) {
+  {
     core::MutexLock slow(slow_mutex_);
-    MarkIfAlive(order, &capture);
+    MarkLegacy(&capture);
   }
   for (;;) {
     Poll();
     const absl::Duration left = deadline - absl::Now();
-    if (left <= absl::ZeroDuration() || !AnythingHeldBack(kSafe)) return;
+    if (left <= absl::ZeroDuration() || !AnythingPending()) return;
     absl::SleepFor(std::min(left, absl::Microseconds(50)));
   }
 }
 
-bool StreamOrder::AnythingHeldBack(OrderId order) {
+bool StreamOrder::AnythingPending() {
   core::MutexLock lock(mutex_);
-  return fit_.unsafe_bytes() != (order == kSafe ? 0 : fit_.FreeBytes(order)) || !held_.empty();
+  return fit_.unsafe_bytes() != 0 || !held_.empty();
 }
 
 std::vector<OrderId> StreamOrder::OthersWithMemory(OrderId order) {
@@ -414,7 +425,7 @@ absl::Status StreamOrder::WaitForDevice() {
 
 absl::Status StreamOrder::Borrow(StreamRef stream, OrderId order,
                                  const std::function<bool()>& retry) {
-  if (!AnythingHeldBack(order)) return absl::OkStatus();
+  if (!AnythingPending()) return absl::OkStatus();
   core::MutexLock slow(slow_mutex_);
   if (stream.is_handle()) {
     const absl::StatusOr<bool> capturing = timeline_.IsCapturing(stream);
@@ -425,15 +436,20 @@ absl::Status StreamOrder::Borrow(StreamRef stream, OrderId order,
     }
   }
   absl::Status capture;
+  MarkLegacy(&capture);
   for (const OrderId from : OthersWithMemory(order)) {
-    MarkIfAlive(from, &capture);
     if (BorrowFrom(from, stream, order) && retry()) return absl::OkStatus();
   }
   BorrowHeld(stream, order);
-  if (retry() || !AnythingHeldBack(order)) return absl::OkStatus();
-  // What is left was freed on streams that are gone, and only the device as a whole
-  // can say when it is done. That would spoil a capture.
+  if (retry() || !AnythingPending()) return absl::OkStatus();
+  // What is left has no event yet, and its streams may be gone; or it is the stream's
+  // own, and lies beside memory that is safe for all, with which it coalesces once it is
+  // safe too. The device as a whole can say when that is. It would spoil a capture.
   if (!capture.ok()) return capture;
+  {
+    core::MutexLock lock(mutex_);
+    mark_each_free_ = true;
+  }
   if (absl::Status waited = WaitForDevice(); !waited.ok()) return waited;
   retry();
   return absl::OkStatus();

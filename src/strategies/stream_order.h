@@ -6,8 +6,9 @@
 // stream, and when.
 //
 //   StreamOrder order(&fit, &mutex, timeline);
-//   OrderId id = order.Find(stream);                 // under the pool's lock
-//   if (id == StreamOrder::kUnknown) order.Introduce(stream);   // not under it
+//   absl::StatusOr<Key> key = order.Identify(stream);           // not under a lock
+//   OrderId id = order.Find(*key);                   // under the pool's lock
+//   if (id == StreamOrder::kUnknown) order.Introduce(stream, *key);   // not under it
 //   bool due = order.FreeLocked(chunk, id);          // under the lock
 //   if (due) order.Mark(id, stream);                 // not under it
 //
@@ -27,13 +28,13 @@
 //     the caller had queued its work on S before it freed the chunk. So chunks up to
 //     n become safe for all when the event is done (Poll), and usable by T once T
 //     waits for the event (Borrow).
-//  4. Handles. A stream is looked up by its handle, and its driver's id is kept. A
-//     handle that was destroyed can come back for a new stream only after the old
-//     one's resources were released, which the driver does once its work is done;
-//     so what was freed on the old stream is safe for the new one. The per-thread
-//     default stream has one handle for many streams: it is always looked up by id.
-//     A handle is used later than in the call that gave it only after its id was
-//     compared; where that fails, the whole device is waited for instead.
+//  4. Handles. A stream that was created is known by its driver's id, asked for in each
+//     call that gives it: a handle that was destroyed can come back at once for a new
+//     stream, while the old one's work still runs. A handle is used during the call that
+//     gives it and never later, since the driver may crash on one that was destroyed
+//     meanwhile; only the legacy default stream is always there. So what was freed last
+//     on another stream may have no event, and the whole device is waited for if that
+//     is all that is left (once: from then on every free has its event).
 #ifndef HBMALLOC_STRATEGIES_STREAM_ORDER_H_
 #define HBMALLOC_STRATEGIES_STREAM_ORDER_H_
 
@@ -47,6 +48,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/best_fit.h"
+#include "core/compiler.h"
 #include "core/mutex.h"
 #include "hbmalloc/memory_source.h"
 #include "hbmalloc/stream.h"
@@ -65,27 +67,44 @@ class StreamOrder {
   StreamOrder(const StreamOrder&) = delete;
   StreamOrder& operator=(const StreamOrder&) = delete;
 
-  // The order of chunks that a stream may use; kUnknown: introduce it first.
-  core::OrderId Find(StreamRef stream) {
-    const std::uintptr_t value = Normalised(stream);
-    return value == cached_value_ ? cached_order_ : FindSlow(value);
+  // What a stream is known by, for as long as the call lasts that gave it.
+  // Calls the driver for streams that were created. InvalidArgument: no living stream.
+  using Key = std::uint64_t;
+  static constexpr Key kNoKey = ~Key{0} - 2;
+  absl::StatusOr<Key> Identify(StreamRef stream) {
+    if (HBM_LIKELY(IsLegacy(stream))) return kLegacyKey;
+    if (!stream.is_handle()) return kSynchronizedKey;
+    absl::StatusOr<Key> id = timeline_.StreamId(stream);
+    if (HBM_UNLIKELY(id.ok() && (*id & Timeline::kCaptured) != 0))
+      return IdentifyCaptured(stream, *id);
+    return id;
   }
 
-  // Makes a stream known. Calls the driver. InvalidArgument: no living stream.
-  absl::StatusOr<core::OrderId> Introduce(StreamRef stream);
+  // The order of chunks that a stream may use; kUnknown: introduce it first.
+  core::OrderId Find(Key key) { return key == cached_key_ ? cached_order_ : FindSlow(key); }
+
+  // The order in which a block is freed that was allocated in `order` on `stream`.
+  core::OrderId OrderOfBlockLocked(core::OrderId order, StreamRef stream) const {
+    // While one stream was known it had no order of its own; it was the first.
+    return order == core::kSafe && several_ && stream.is_handle() ? 1 : order;
+  }
+
+  // Makes a stream known. Calls the driver.
+  absl::StatusOr<core::OrderId> Introduce(StreamRef stream, Key key);
 
   // Frees a taken chunk in order. True: Mark is due.
   bool FreeLocked(core::ChunkId id, core::OrderId order);
   // Records how far a stream has come. The stream's handle is valid now.
   void Mark(core::OrderId order, StreamRef stream);
 
-  // A use of a live block on a further stream. InvalidArgument: no living stream.
+  // A use of a live block on a further stream, which lives until the block is freed.
+  // InvalidArgument: no living stream.
   absl::Status AddUse(core::ChunkId id, StreamRef stream);
   bool HasUsesLocked(core::ChunkId id) const { return !uses_.empty() && uses_.count(id) != 0; }
   void DropUsesLocked(core::ChunkId id) { uses_.erase(id); }
   // Holds a taken chunk back until the streams that used it, and `last`, are done.
   void HoldLocked(core::ChunkId id);
-  void MarkHeld(core::ChunkId id, StreamRef last);
+  void MarkHeld(core::ChunkId id, StreamRef last, bool is_living);
 
   // Makes safe what is safe by now. Does not block.
   void Poll();
@@ -106,8 +125,8 @@ class StreamOrder {
     Timeline::Marker marker = 0;
   };
   struct Stream {
-    StreamRef handle;
-    std::uint64_t id = 0;             // the driver's
+    Key key = kNoKey;
+    std::uintptr_t handle = 0;        // to compare, never for the driver
     std::uint64_t last_sequence = 0;  // of its latest free
     std::uint64_t unmarked_bytes = 0;
     int unmarked = 0;
@@ -115,7 +134,7 @@ class StreamOrder {
   };
   struct Use {
     StreamRef handle;
-    std::uint64_t id = 0;
+    Key key = kNoKey;
   };
   struct Held {
     core::ChunkId id = core::kNoChunk;
@@ -124,26 +143,27 @@ class StreamOrder {
     bool marked = false;  // the markers cover all work; else only a wait for the device does
   };
 
-  static constexpr std::uintptr_t kPerThread = 2;
+  // A driver counts its streams' ids up from small numbers; the sources set the top
+  // bit for some of their own.
+  static constexpr Key kLegacyKey = ~Key{0} - 1;
+  static constexpr Key kSynchronizedKey = ~Key{0};
   // The legacy default stream is 0 or 1.
-  static std::uintptr_t Normalised(StreamRef stream) {
-    return stream.value() == 1 ? 0 : stream.value();
-  }
-  core::OrderId FindSlow(std::uintptr_t value);
+  static bool IsLegacy(StreamRef stream) { return stream.value() <= 1; }
+  core::OrderId FindSlow(Key key);
   core::OrderId OrderLocked(core::OrderId index) const { return several_ ? index : core::kSafe; }
-  absl::Status Join() HBM_REQUIRES(slow_mutex_);
-  absl::StatusOr<core::OrderId> AddLocked(StreamRef stream, std::uint64_t id);
-  // A marker of a stream that was given in an earlier call.
-  absl::StatusOr<Timeline::Marker> RecordIfAlive(const Use& stream);
+  absl::Status Join(bool is_captured) HBM_REQUIRES(slow_mutex_);
+  Key IdentifyCaptured(StreamRef stream, Key key);
+  absl::StatusOr<core::OrderId> AddLocked(StreamRef stream, Key key);
   void PushMarkLocked(Stream& stream, Mark_ mark);
-  void MarkIfAlive(core::OrderId order, absl::Status* capture) HBM_REQUIRES(slow_mutex_);
+  // Marks the legacy default stream if there is anything to mark.
+  void MarkLegacy(absl::Status* capture) HBM_REQUIRES(slow_mutex_);
   bool BorrowFrom(core::OrderId from, StreamRef stream, core::OrderId order)
       HBM_REQUIRES(slow_mutex_);
   void BorrowHeld(StreamRef stream, core::OrderId order) HBM_REQUIRES(slow_mutex_);
   absl::Status WaitFor(StreamRef stream, Timeline::Marker marker);
   absl::Status WaitForDevice() HBM_REQUIRES(slow_mutex_);
   std::vector<core::OrderId> OthersWithMemory(core::OrderId order);
-  bool AnythingHeldBack(core::OrderId order);
+  bool AnythingPending();
   void CountWait(std::int64_t nanoseconds);
 
   core::BestFit& fit_;
@@ -155,11 +175,12 @@ class StreamOrder {
   bool join_needed_ HBM_GUARDED_BY(slow_mutex_) = true;
 
   // Under mutex_, which belongs to the pool.
-  std::uintptr_t cached_value_ = ~std::uintptr_t{0} - 2;  // no stream
+  Key cached_key_ = kNoKey;
   core::OrderId cached_order_ = kUnknown;
   std::vector<Stream> streams_;  // by order; [0] is not used
   bool several_ = false;
   bool safe_is_safe_ = false;  // no work of the time of one stream is in flight
+  bool mark_each_free_ = false;
   std::uint64_t sequence_ = 0;
   std::unordered_map<core::ChunkId, std::vector<Use>> uses_;
   std::vector<Held> held_;

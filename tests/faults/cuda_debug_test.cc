@@ -52,7 +52,8 @@ TEST_P(CudaDebugTest, ABlockMayBeFreedAfterItsStreamIsGone) {
   options.stream = fake_.CreateStream();
   void* const block = *allocator_->Allocate(5000, options);
   fake_.DestroyStream(options.stream);
-  EXPECT_TRUE(allocator_->Deallocate(block).ok());
+  EXPECT_TRUE(allocator_->Deallocate(block, StreamRef::Synchronized()).ok());
+  EXPECT_EQ(fake_.dead_streams_touched(), 0);
 }
 
 TEST_P(CudaDebugTest, ACaptureIsLeftAlone) {

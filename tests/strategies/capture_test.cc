@@ -157,6 +157,50 @@ TEST_P(CaptureTest, OtherStreamsGoOnDuringACapture) {
   EXPECT_EQ(fake_.spoilt_captures(), 0);
 }
 
+// The legacy default stream cannot be touched while a stream that it is ordered with is
+// captured: not even asked who it is. Nor can the captured stream, announced or not.
+TEST_P(CaptureTest, TheDefaultStreamDoesNotSpoilIt) {
+  for (const bool announced : {true, false}) {
+    const StreamRef captured = fake_.CreateStream(0, /*blocking=*/true);
+    std::vector<void*> blocks;
+    for (int i = 0; i < 6; ++i) {
+      blocks.push_back(Take(kMiB, i % 2 == 0 ? StreamRef() : captured));
+      fake_.Launch(captured);
+    }
+    CapturePool pool;
+    if (announced) {
+      pool = Begin(captured);
+    } else {
+      fake_.SetCapturing(captured, true);
+    }
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      const StreamRef stream = i % 2 == 0 ? StreamRef() : captured;
+      AllocError why;
+      for (const std::size_t bytes : {2 * kMiB, 48 * kMiB}) {
+        void* const block = Take(bytes, stream, &why);
+        if (block == nullptr) {
+          EXPECT_TRUE(why.code == absl::StatusCode::kFailedPrecondition ||
+                      why.code == absl::StatusCode::kResourceExhausted);
+        } else {
+          allocator_->Deallocate(block).IgnoreError();
+        }
+      }
+      allocator_->Deallocate(blocks[i]).IgnoreError();
+      allocator_->RecordUse(blocks[i], stream).IgnoreError();
+      allocator_->Trim().IgnoreError();
+    }
+    EXPECT_EQ(fake_.spoilt_captures(), 0) << announced;
+    if (announced) {
+      End(pool, captured);
+      EXPECT_TRUE(allocator_->ReleaseCapturePool(pool, StreamRef::Synchronized()).ok());
+    } else {
+      fake_.SetCapturing(captured, false);
+    }
+    allocator_.reset();
+    Make(GetParam() + ":memory_limit=64MiB");
+  }
+}
+
 // A launch of the graph is ordered after nothing that was freed before.
 TEST_P(CaptureTest, ACaptureIsGivenNoMemoryThatWorkStillTouches) {
   if (GetParam() == "cuda_async") GTEST_SKIP() << "the driver's pool keeps the order itself";

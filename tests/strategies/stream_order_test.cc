@@ -43,15 +43,23 @@ TEST_F(StreamOrderTest, OneStreamPaysNothing) {
   auto allocator = Make("bfc:memory_limit=64MiB");
   const StreamRef stream = fake_.CreateStream();
   ASSERT_TRUE(allocator->Deallocate(Take(*allocator, kMiB, stream)).ok());
-  const int before = fake_.total_calls();
-  for (int i = 0; i < 1000; ++i) {
-    void* const block = Take(*allocator, 4096 + static_cast<std::size_t>(i), stream);
-    ASSERT_NE(block, nullptr);
-    fake_.Launch(stream);
-    ASSERT_TRUE(allocator->Deallocate(block).ok());
+  for (const StreamRef one : {stream, StreamRef()}) {
+    auto fresh = Make("bfc:memory_limit=64MiB");
+    ASSERT_TRUE(fresh->Deallocate(Take(*fresh, kMiB, one)).ok());
+    const int before = fake_.total_calls();
+    const int questions = fake_.calls("StreamGetId") + fake_.calls("StreamIsCapturing");
+    for (int i = 0; i < 1000; ++i) {
+      void* const block = Take(*fresh, 4096 + static_cast<std::size_t>(i), one);
+      ASSERT_NE(block, nullptr);
+      fake_.Launch(one);
+      ASSERT_TRUE(fresh->Deallocate(block).ok());
+    }
+    // Whether a created stream is the one that it was is asked; nothing else is.
+    const int asked = fake_.calls("StreamGetId") + fake_.calls("StreamIsCapturing") - questions;
+    EXPECT_EQ(fake_.total_calls() - before, asked);
+    EXPECT_EQ(asked, one == StreamRef() ? 0 : 2000);
+    EXPECT_EQ(fresh->GetStats().pending_bytes, 0);
   }
-  EXPECT_EQ(fake_.total_calls(), before);
-  EXPECT_EQ(allocator->GetStats().pending_bytes, 0);
 }
 
 TEST_F(StreamOrderTest, FreedBlockIsReusedAtOnceOnItsStreamOnly) {
@@ -107,14 +115,63 @@ TEST_F(StreamOrderTest, DestroyedStreamsMemoryComesBack) {
   auto allocator = Make("bfc:memory_limit=64MiB");
   const StreamRef a = fake_.CreateStream();
   const StreamRef b = fake_.CreateStream();
-  void* const small = Take(*allocator, kMiB, b);
+  void* const first = Take(*allocator, kMiB, b);
   void* const block = Take(*allocator, 50 * kMiB, a);
-  fake_.Launch(a);
+  void* const small = Take(*allocator, 4096, a);
+  const std::uint64_t work = fake_.Launch(a);
+  ASSERT_TRUE(allocator->Deallocate(small).ok());
+  ASSERT_TRUE(allocator->Deallocate(block).ok());
   fake_.DestroyStream(a);
-  ASSERT_TRUE(allocator->Deallocate(block).ok());  // after a stream that is gone
   EXPECT_EQ(Take(*allocator, 50 * kMiB, b), block);
+  EXPECT_EQ(fake_.dead_streams_touched(), 0);
+  EXPECT_TRUE(allocator->Deallocate(first).ok());
+  static_cast<void>(work);
+}
+
+// The last frees of a stream have no event yet, and it is gone: no call may be given
+// its handle, and what only they stand in the way of is had by waiting for the device.
+TEST_F(StreamOrderTest, AStreamThatIsGoneIsNeverAskedAgain) {
+  auto allocator = Make("bfc:memory_limit=8MiB");
+  const StreamRef a = fake_.CreateStream();
+  const StreamRef b = fake_.CreateStream();
+  ASSERT_TRUE(allocator->Deallocate(Take(*allocator, kMiB, a)).ok());
+  ASSERT_TRUE(allocator->Deallocate(Take(*allocator, kMiB, b)).ok());
+  std::vector<void*> blocks;
+  while (void* const block = Take(*allocator, 4096, a)) blocks.push_back(block);
+  fake_.Launch(a);
+  for (void* const block : blocks) ASSERT_TRUE(allocator->Deallocate(block).ok());
+  ASSERT_TRUE(allocator->Deallocate(Take(*allocator, 4096, a)).ok());
+  fake_.DestroyStream(a);
+  EXPECT_NE(Take(*allocator, 8 * kMiB, b), nullptr);
   EXPECT_GE(fake_.calls("CtxSynchronize"), 1);
-  EXPECT_TRUE(allocator->Deallocate(small).ok());
+  allocator.reset();
+  EXPECT_EQ(fake_.dead_streams_touched(), 0);
+}
+
+// A handle comes back for a new stream while work of the old one still runs.
+TEST_F(StreamOrderTest, ARecycledHandleIsAnotherStream) {
+  for (const bool others : {false, true}) {
+    auto allocator = Make("bfc:memory_limit=64MiB");
+    const StreamRef other = fake_.CreateStream();
+    if (others) {
+      ASSERT_TRUE(allocator->Deallocate(Take(*allocator, kMiB, other)).ok());
+    }
+    const StreamRef old = fake_.CreateStream();
+    void* const block = Take(*allocator, 8 * kMiB, old);
+    const std::uint64_t work = fake_.Launch(old);
+    ASSERT_TRUE(allocator->Deallocate(block).ok());
+    const std::uint64_t id = fake_.IdOf(old);
+    fake_.DestroyStream(old);
+    const StreamRef recycled = fake_.CreateStream();
+    ASSERT_EQ(recycled, old);
+    void* const taken = Take(*allocator, 60 * kMiB, recycled);
+    ASSERT_NE(taken, nullptr) << others;  // all there is, so it holds the old block
+    EXPECT_TRUE(fake_.IsDoneOrWaited(id, work, recycled)) << others;
+    EXPECT_EQ(fake_.dead_streams_touched(), 0);
+    EXPECT_TRUE(allocator->Deallocate(taken).ok());
+    fake_.DestroyStream(recycled);
+    fake_.DestroyStream(other);
+  }
 }
 
 TEST_F(StreamOrderTest, CaptureIsNeverSpoilt) {

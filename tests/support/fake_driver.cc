@@ -272,9 +272,16 @@ struct FakeCalls {
     ENTER(MemPoolTrimTo);
     return CUDA_SUCCESS;
   }
+  // In a capture they become nodes of the graph, so a captured stream may have them.
+  static CUresult RefuseOnLegacy(CUstream handle) {
+    const FakeDriver::Stream* const stream = g_fake->Find(handle);
+    if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    return g_fake->IsLegacyBesideACapture(*stream) ? g_fake->Refuse(*stream) : CUDA_SUCCESS;
+  }
   static CUresult MemAllocFromPoolAsync(CUdeviceptr* address, std::size_t bytes, CUmemoryPool,
-                                        CUstream) {
+                                        CUstream handle) {
     ENTER(MemAllocFromPoolAsync);
+    if (const CUresult refused = RefuseOnLegacy(handle); refused != CUDA_SUCCESS) return refused;
     if (fake.pool_limit_ != 0 && fake.pool_used_ + bytes > fake.pool_limit_) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -285,8 +292,9 @@ struct FakeCalls {
     fake.pool_used_ += bytes;
     return CUDA_SUCCESS;
   }
-  static CUresult MemFreeAsync(CUdeviceptr address, CUstream) {
+  static CUresult MemFreeAsync(CUdeviceptr address, CUstream handle) {
     ENTER(MemFreeAsync);
+    if (const CUresult refused = RefuseOnLegacy(handle); refused != CUDA_SUCCESS) return refused;
     const auto found = fake.pool_blocks_.find(address);
     if (found == fake.pool_blocks_.end()) return CUDA_ERROR_INVALID_VALUE;
     fake.used_ -= found->second;
@@ -314,7 +322,7 @@ struct FakeCalls {
     if (Bits(handle) > 1 && stream->device != fake.event_device_[Bits(event)]) {
       return CUDA_ERROR_INVALID_HANDLE;
     }
-    if (stream->capturing) ++fake.spoilt_captures_;
+    if (const CUresult refused = fake.Refuse(*stream); refused != CUDA_SUCCESS) return refused;
     fake.events_[Bits(event)] = stream->clock;
     return CUDA_SUCCESS;
   }
@@ -338,7 +346,7 @@ struct FakeCalls {
     ENTER(StreamWaitEvent);
     FakeDriver::Stream* const stream = fake.Find(handle);
     if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-    if (stream->capturing) ++fake.spoilt_captures_;
+    if (const CUresult refused = fake.Refuse(*stream); refused != CUDA_SUCCESS) return refused;
     for (const auto& [id, position] : fake.events_[Bits(event)]) {
       stream->clock[id] = std::max(stream->clock[id], position);
     }
@@ -362,7 +370,7 @@ struct FakeCalls {
     ENTER(MemsetD8Async);
     FakeDriver::Stream* const stream = fake.Find(handle);
     if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-    if (stream->capturing) ++fake.spoilt_captures_;
+    if (const CUresult refused = fake.Refuse(*stream); refused != CUDA_SUCCESS) return refused;
     for (std::size_t i = 0; i < count; ++i) fake.bytes_[address + i] = value;
     return CUDA_SUCCESS;
   }
@@ -371,7 +379,7 @@ struct FakeCalls {
     ENTER(MemcpyAsync);
     FakeDriver::Stream* const stream = fake.Find(handle);
     if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-    if (stream->capturing) ++fake.spoilt_captures_;
+    if (const CUresult refused = fake.Refuse(*stream); refused != CUDA_SUCCESS) return refused;
     auto* const target = reinterpret_cast<unsigned char*>(to);  // NOLINT: on the host
     for (std::size_t i = 0; i < bytes; ++i) target[i] = fake.bytes_[from + i];
     return CUDA_SUCCESS;
@@ -380,7 +388,7 @@ struct FakeCalls {
     ENTER(StreamSynchronize);
     FakeDriver::Stream* const stream = fake.Find(handle);
     if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-    if (stream->capturing) ++fake.spoilt_captures_;
+    if (const CUresult refused = fake.Refuse(*stream); refused != CUDA_SUCCESS) return refused;
     for (const auto& [id, position] : stream->clock)
       fake.done_[id] = std::max(fake.done_[id], position);
     return CUDA_SUCCESS;
@@ -389,7 +397,7 @@ struct FakeCalls {
     ENTER(StreamQuery);
     FakeDriver::Stream* const stream = fake.Find(handle);
     if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-    if (stream->capturing) ++fake.spoilt_captures_;
+    if (const CUresult refused = fake.Refuse(*stream); refused != CUDA_SUCCESS) return refused;
     return IsDone(stream->clock) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
   }
   static CUresult StreamGetCtx(CUstream handle, CUcontext* context) {
@@ -403,6 +411,8 @@ struct FakeCalls {
     ENTER(StreamGetId);
     FakeDriver::Stream* const stream = fake.Find(handle);
     if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    // A driver refuses that, whatever the mode, and the capture is lost.
+    if (const CUresult refused = fake.Refuse(*stream); refused != CUDA_SUCCESS) return refused;
     *id = stream->id;
     return CUDA_SUCCESS;
   }
@@ -410,6 +420,7 @@ struct FakeCalls {
     ENTER(StreamIsCapturing);
     FakeDriver::Stream* const stream = fake.Find(handle);
     if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    if (fake.IsLegacyBesideACapture(*stream)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     *status = stream->capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
     return CUDA_SUCCESS;
   }
@@ -419,6 +430,7 @@ struct FakeCalls {
     ENTER(StreamGetCaptureInfo);
     FakeDriver::Stream* const stream = fake.Find(handle);
     if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    if (fake.IsLegacyBesideACapture(*stream)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     *status = stream->capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
     *id = stream->capture;
     return CUDA_SUCCESS;
@@ -518,7 +530,23 @@ bool FakeDriver::Take(std::size_t bytes) {
 FakeDriver::Stream* FakeDriver::Find(CUstream handle) {
   const std::uintptr_t bits = Bits(handle) == 1 ? 0 : Bits(handle);
   const auto found = streams_.find(bits);
-  return found == streams_.end() ? nullptr : &found->second;
+  if (found != streams_.end()) return &found->second;
+  ++dead_streams_touched_;
+  return nullptr;
+}
+
+bool FakeDriver::IsLegacyBesideACapture(const Stream& stream) const {
+  if (&stream != &streams_.at(0)) return false;
+  return std::any_of(streams_.begin(), streams_.end(), [](const auto& entry) {
+    return entry.second.blocking && entry.second.capturing;
+  });
+}
+
+CUresult FakeDriver::Refuse(const Stream& stream) {
+  const bool implicit = IsLegacyBesideACapture(stream);
+  if (!implicit && !stream.capturing) return CUDA_SUCCESS;
+  ++spoilt_captures_;
+  return implicit ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
 int FakeDriver::CurrentDevice() const {
@@ -540,11 +568,12 @@ bool FakeDriver::HasAccess(const void* address, int device) const {
   return found != access_.end() && found->second.count(device) != 0;
 }
 
-StreamRef FakeDriver::CreateStream(int device) {
+StreamRef FakeDriver::CreateStream(int device, bool blocking) {
   std::uintptr_t handle = 0x1000;
   while (streams_.count(handle) != 0) handle += 0x100;
   streams_[handle].id = next_stream_id_++;
   streams_[handle].device = device;
+  streams_[handle].blocking = blocking;
   stream_device_[streams_[handle].id] = device;
   return StreamRef::FromHandle(reinterpret_cast<void*>(handle));
 }
@@ -562,8 +591,15 @@ void FakeDriver::Finish(StreamRef handle) {
 }
 
 bool FakeDriver::IsOrdered(StreamRef previous, std::uint64_t position, StreamRef next) {
-  const std::uint64_t id = Find(static_cast<CUstream>(previous.handle()))->id;
+  return IsDoneOrWaited(IdOf(previous), position, next);
+}
+
+bool FakeDriver::IsDoneOrWaited(std::uint64_t id, std::uint64_t position, StreamRef next) {
   return done_[id] >= position || Find(static_cast<CUstream>(next.handle()))->clock[id] >= position;
+}
+
+std::uint64_t FakeDriver::IdOf(StreamRef stream) {
+  return Find(static_cast<CUstream>(stream.handle()))->id;
 }
 
 void FakeDriver::SetCapturing(StreamRef stream, bool capturing) {

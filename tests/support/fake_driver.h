@@ -63,8 +63,10 @@ class FakeDriver {
     bytes_[reinterpret_cast<std::uintptr_t>(address)] = value;
   }
 
-  // Streams. A handle that was destroyed may be created again, with another id.
-  StreamRef CreateStream(int device = 0);
+  // Streams. A handle that was destroyed may be created again, with another id, while
+  // work of the old one still runs. With a blocking stream the legacy stream is ordered,
+  // and cannot be touched while that is captured.
+  StreamRef CreateStream(int device = 0, bool blocking = false);
   void DestroyStream(StreamRef stream);
   // Queues one piece of work; its number on that stream.
   std::uint64_t Launch(StreamRef stream);
@@ -73,11 +75,16 @@ class FakeDriver {
   // Whether work queued on `next` from now on comes after the work `position` on
   // `previous`.
   bool IsOrdered(StreamRef previous, std::uint64_t position, StreamRef next);
+  // The same for a stream that may be gone, by its id.
+  bool IsDoneOrWaited(std::uint64_t id, std::uint64_t position, StreamRef next);
+  std::uint64_t IdOf(StreamRef stream);
   void SetCapturing(StreamRef stream, bool capturing);
   // The stream is captured too, into the graph of the other.
   void JoinCapture(StreamRef stream, StreamRef other);
   // Calls that would have spoiled a capture.
   int spoilt_captures() const { return spoilt_captures_; }
+  // Calls with the handle of a destroyed stream, in which a driver may crash.
+  int dead_streams_touched() const { return dead_streams_touched_; }
   CUcontext current() const { return current_; }
   void SetCurrent(CUcontext context) { current_ = context; }
   // There are two devices, each with a context. Streams and events are of one.
@@ -93,12 +100,16 @@ class FakeDriver {
   struct Stream {
     std::uint64_t id = 0;
     int device = 0;
+    bool blocking = false;
     bool capturing = false;
     std::uint64_t capture = 0;  // which one
     Clock clock;                // its own entry: work queued
   };
   CUresult Enter(const char* name);
   Stream* Find(CUstream handle);
+  bool IsLegacyBesideACapture(const Stream& stream) const;
+  // What a driver answers to a call that needs the stream's queue, in a capture.
+  CUresult Refuse(const Stream& stream);
   bool Take(std::size_t bytes);
   int CurrentDevice() const;
 
@@ -130,6 +141,7 @@ class FakeDriver {
   Clock done_;
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_GLOBAL;
   int spoilt_captures_ = 0;
+  int dead_streams_touched_ = 0;
   std::map<std::string, int> calls_;
   int total_calls_ = 0;
   std::string fail_name_;

@@ -8,12 +8,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "core/compiler.h"
 #include "sources/cuda/driver_status.h"
 
 namespace hbm::sources::cuda {
 namespace {
 
 static_assert(sizeof(CUevent) == sizeof(Timeline::Marker), "a marker holds an event's handle");
+
+// CUDA's name for the default stream of the calling thread; the names below it are the
+// legacy one's.
+constexpr std::uintptr_t kPerThreadHandle = 2;
 
 // Events beyond this many are destroyed when they are forgotten.
 constexpr std::size_t kMaxIdleEvents = 4096;
@@ -39,13 +44,43 @@ CudaTimeline::~CudaTimeline() {
   }
 }
 
+// On the path of every request that names a stream, so it makes as few calls as it can:
+// a stream that was created knows its context, and none has to be current.
 absl::StatusOr<std::uint64_t> CudaTimeline::StreamId(StreamRef stream) {
-  const DriverScope scope(&context_);
+  if (stream.value() > kPerThreadHandle && !context_.IsInChild()) return AskForId(stream);
+  const DriverScope scope(&context_, DriverScope::CaptureMode::kAsItIs);
   if (!scope.status().ok()) return scope.status();
+  return AskForId(stream);
+}
+
+absl::StatusOr<std::uint64_t> CudaTimeline::AskForId(StreamRef stream) const {
+  // To ask a stream that is being captured for its id spoils the capture.
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUresult result = driver_.StreamIsCapturing(HandleOf(stream), &status);
+  if (HBM_UNLIKELY(result != CUDA_SUCCESS)) {
+    return ToStatus(driver_, result, "cuStreamIsCapturing", NameOf(stream));
+  }
+  if (HBM_UNLIKELY(status != CU_STREAM_CAPTURE_STATUS_NONE)) return IdInCapture(stream);
   unsigned long long id = 0;
-  const CUresult result = driver_.StreamGetId(HandleOf(stream), &id);
+  result = driver_.StreamGetId(HandleOf(stream), &id);
   if (result != CUDA_SUCCESS) return ToStatus(driver_, result, "cuStreamGetId", NameOf(stream));
   return static_cast<std::uint64_t>(id);
+}
+
+// In a capture a stream is another one: its work is queued by the launches of the graph,
+// wherever those are, and not after what it was given before. A handle cannot be
+// destroyed while it is captured, so it tells the streams of one capture apart.
+absl::StatusOr<std::uint64_t> CudaTimeline::IdInCapture(StreamRef stream) const {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  cuuint64_t capture = 0;
+  const CUresult result =
+      driver_.StreamGetCaptureInfo(HandleOf(stream), &status, &capture, nullptr, nullptr, nullptr);
+  if (result != CUDA_SUCCESS) {
+    return ToStatus(driver_, result, "cuStreamGetCaptureInfo", NameOf(stream));
+  }
+  constexpr int kHandleBits = 48;
+  constexpr std::uint64_t kHandleMask = (std::uint64_t{1} << kHandleBits) - 1;
+  return kCaptured | std::uint64_t{capture} << kHandleBits | (stream.value() & kHandleMask);
 }
 
 absl::StatusOr<bool> CudaTimeline::IsCapturing(StreamRef stream) {

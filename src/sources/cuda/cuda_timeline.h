@@ -59,6 +59,8 @@ class CudaTimeline final : public Timeline {
   // On a stream of another device, whose work may use this device's memory.
   absl::StatusOr<Marker> RecordForeign(StreamRef stream, CUresult why);
   // Within a scope.
+  absl::StatusOr<std::uint64_t> AskForId(StreamRef stream) const;
+  absl::StatusOr<std::uint64_t> IdInCapture(StreamRef stream) const;
   absl::StatusOr<bool> AskIfCapturing(StreamRef stream) const;
   absl::Status CheckNotCapturing(StreamRef stream, const char* what);
   absl::Status CheckNothingCaptured();

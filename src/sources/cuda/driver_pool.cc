@@ -7,6 +7,12 @@
 #include "sources/cuda/driver_status.h"
 
 namespace hbm::sources::cuda {
+namespace {
+
+// The legacy default stream is null or this.
+constexpr std::uintptr_t kLegacyHandle = 1;
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<StreamOrderedPool>> DriverPool::Make(
     PrimaryContext* context, const MemoryPlacement& placement,
@@ -64,9 +70,19 @@ DriverPool::~DriverPool() {
   if (driver_.MemPoolDestroy(pool_) != CUDA_SUCCESS) driver_.MemPoolDestroy(pool_);
 }
 
+// While a stream is captured that the legacy default stream is ordered with, to queue
+// anything there is refused and spoils the capture; to ask is allowed.
+absl::Status DriverPool::CheckQueue(StreamRef stream) const {
+  if (!stream.is_handle() || stream.value() > kLegacyHandle) return absl::OkStatus();
+  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+  return ToStatus(driver_, driver_.StreamIsCapturing(HandleOf(stream), &capture),
+                  "cuStreamIsCapturing", "the default stream");
+}
+
 absl::StatusOr<void*> DriverPool::Allocate(std::size_t bytes, StreamRef stream) {
   const DriverScope scope(&context_, DriverScope::CaptureMode::kAsItIs);
   if (!scope.status().ok()) return scope.status();
+  if (absl::Status free = CheckQueue(stream); !free.ok()) return free;
   CUdeviceptr address = 0;
   CUresult result;
   {
@@ -89,6 +105,7 @@ absl::StatusOr<void*> DriverPool::Allocate(std::size_t bytes, StreamRef stream) 
 absl::Status DriverPool::Free(void* address, StreamRef stream) {
   const DriverScope scope(&context_, DriverScope::CaptureMode::kAsItIs);
   if (!scope.release_status().ok()) return scope.status();
+  if (absl::Status free = CheckQueue(stream); absl::IsFailedPrecondition(free)) return free;
   const DriverMeter::Timer timer(meter_);
   const CUresult result =
       driver_.MemFreeAsync(reinterpret_cast<CUdeviceptr>(address), HandleOf(stream));

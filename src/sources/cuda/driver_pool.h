@@ -37,6 +37,8 @@ class DriverPool final : public StreamOrderedPool {
   bool EnforcesLimit() const override { return enforces_limit_; }
 
  private:
+  // FailedPrecondition where queueing on the stream would spoil a capture.
+  absl::Status CheckQueue(StreamRef stream) const;
   DriverPool(PrimaryContext* context, CUmemoryPool pool, bool enforces_limit, DriverMeter* meter)
       : context_(*context),
         driver_(context->driver()),
