@@ -233,8 +233,7 @@ void BackedSpace::MakeHole(ChunkId id) {
   holes_[chunks_[id].address] = id;
 }
 
-void BackedSpace::Settle(ChunkId held, const PageMap& pages, OrderId order,
-                         std::uint64_t sequence) {
+void BackedSpace::Settle(ChunkId held, const PageMap& pages) {
   prepared_ = 0;
   for (;;) {
     const std::uint64_t begin = chunks_[held].address;
@@ -255,8 +254,7 @@ void BackedSpace::Settle(ChunkId held, const PageMap& pages, OrderId order,
       chunks_[rest].SetHeld();
     }
     if (backed) {
-      // Without memory for the order's books it stays held.
-      if (EnsureOrder(order)) Free(held, order, sequence);
+      Free(held);
       prepared_ = 0;
     } else {
       MakeHole(held);

@@ -81,10 +81,8 @@ class BackedSpace : public BestFit {
   // [begin, end), which only free chunks and holes cover, becomes one held chunk.
   // `from` is one of the chunks before or at `begin` in the same run.
   ChunkId HoldRange(ChunkId from, std::uint64_t begin, std::uint64_t end);
-  // The held chunk becomes free where `pages` back it, as if freed in that order, and
-  // holes elsewhere.
-  void Settle(ChunkId held, const PageMap& pages, OrderId order = kSafe,
-              std::uint64_t sequence = 0);
+  // The held chunk becomes free where `pages` back it, and holes elsewhere.
+  void Settle(ChunkId held, const PageMap& pages);
   // The same, and a block of it. Requires that the block is backed.
   ChunkId SettleBlock(ChunkId held, std::uint64_t address, const Request& request,
                       const PageMap& pages);

@@ -182,18 +182,6 @@ void BestFit::Move(OrderId from, std::uint64_t up_to, OrderId to, std::uint64_t 
   }
 }
 
-void BestFit::MakeUnsafe(OrderId order, std::uint64_t sequence) {
-  prepared_ = 0;
-  for (FreeKey key = safe_.LowerBound(1); key; key = safe_.LowerBound(1)) {
-    safe_.Erase(key);
-    if (EnsureOrder(order)) {
-      Enlist(key.id(), order, sequence);
-    } else {
-      Hold(key.id());
-    }
-  }
-}
-
 std::uint64_t BestFit::LargestFree(OrderId order) const {
   if (order == kSafe) return safe_.Largest().size();
   return FreeBytes(order) == 0 ? 0 : orders_[order]->index.Largest().size();

@@ -130,9 +130,6 @@ class BestFit {
   // The same chunks get another order, as if freed in it just now. Requires that
   // EnsureOrder was called for it.
   void Move(OrderId from, std::uint64_t up_to, OrderId to, std::uint64_t sequence);
-  // All safe chunks get an order, as if freed in it just now. What the host has no
-  // memory for is held for good.
-  void MakeUnsafe(OrderId order, std::uint64_t sequence);
   // Free bytes of an order.
   std::uint64_t FreeBytes(OrderId order) const {
     return order < orders_.size() && orders_[order] != nullptr ? orders_[order]->bytes : 0;

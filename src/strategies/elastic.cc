@@ -35,6 +35,8 @@ constexpr std::uint64_t kMostAddressBytes = std::uint64_t{1} << 47;
 constexpr absl::Duration kLongestWaitForWork = absl::Seconds(10);
 // Other ways that are tried after a driver's error that is not a shortage.
 constexpr int kRetriesAfterError = 2;
+// A stream becomes the owner after this many requests without one of the owner's.
+constexpr int kRequestsToOwn = 32;
 
 std::uint64_t AddressOf(const void* ptr) { return reinterpret_cast<std::uintptr_t>(ptr); }
 
@@ -192,31 +194,32 @@ absl::Duration Elastic::Now() const {
   return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
 }
 
-core::OrderId Elastic::OrderForLocked(StreamRef stream) {
-  if (several_) return work_.OrderOf(stream);
-  if (sole_order_ == core::kSafe) return core::kSafe;
+bool Elastic::IsForeignLocked(StreamRef stream, FitRequest* request) {
+  request->order = core::kSafe;
+  if (!ordered_) return stream.is_synchronized();
+  if (owner_ == core::kSafe) return false;  // no work is in flight on anything free
   const core::OrderId order = work_.OrderOf(stream);
-  if (HBM_LIKELY(order == sole_order_)) return core::kSafe;
-  BecomeSeveralLocked();
-  return order;
-}
-
-void Elastic::NoteOwnerLocked(const WorkLog::Entry& entry) {
-  if (several_ || entry.order == core::kSafe || entry.order == sole_order_) return;
-  if (sole_order_ == core::kSafe) {
-    sole_order_ = entry.order;
-  } else {
-    BecomeSeveralLocked();
+  if (HBM_LIKELY(order == owner_)) {
+    foreign_run_ = 0;
+    return false;
   }
+  ++foreign_run_;
+  request->order = order;
+  return true;
 }
 
-// All that is free was freed on the one stream, which the notes know, or is safe.
-void Elastic::BecomeSeveralLocked() {
-  several_ = true;
-  sole_sequence_ = work_.NotedIn(sole_order_);
-  work_.Poll();
-  if (work_.IsDone({sole_order_, sole_sequence_})) return;
-  for (BackedSpace& space : spaces_) space.MakeUnsafe(sole_order_, sole_sequence_);
+// With the owner's notes done, nobody's work touches chunks of order kSafe. Those of the
+// new owner's order join them: that is what the owner's are.
+bool Elastic::MayOwnLocked(FitRequest* request) {
+  if (request->order == core::kSafe || foreign_run_ < kRequestsToOwn) return false;
+  if (!work_.IsDone({owner_, work_.NotedIn(owner_)})) return false;
+  for (BackedSpace& space : spaces_) {
+    space.Promote(request->order, work_.NotedIn(request->order));
+  }
+  owner_ = request->order;
+  foreign_run_ = 0;
+  request->order = core::kSafe;
+  return true;
 }
 
 bool Elastic::IsQuietLocked(std::uint64_t begin, std::uint64_t end) {
@@ -224,23 +227,31 @@ bool Elastic::IsQuietLocked(std::uint64_t begin, std::uint64_t end) {
   return !work_.has_pending() || !work_.MakeBusySet().Overlaps(begin, end);
 }
 
-HBM_ALWAYS_INLINE void* Elastic::AllocateHit(int part, const FitRequest& request) {
-  if (HBM_UNLIKELY(!held_back_.empty())) PollWorkLocked();
-  const ChunkId id = spaces_[part].AllocateBacked(request);
-  if (id == kNoChunk) return nullptr;
-  if (__builtin_expect(request.stream == StreamRef::Synchronized().value(), 0)) {
-    // The caller will not order its work after anybody's.
-    const core::Chunk& chunk = spaces_[part].chunk(id);
-    if (!IsQuietLocked(chunk.address, chunk.end())) {
-      spaces_[part].Free(spaces_[part].TakeLive(chunk.address));
-      return nullptr;
-    }
+void* Elastic::AllocateForeign(int part, const FitRequest& request) {
+  BackedSpace& space = spaces_[part];
+  if (request.order != core::kSafe) {
+    const ChunkId own = space.AllocateFrom(request.order, request);
+    if (own != kNoChunk) return TakenLocked(part, own);
   }
-  return TakenLocked(part, id);
+  FitRequest safe = request;
+  safe.order = core::kSafe;
+  const ChunkId id = space.AllocateBacked(safe);
+  if (id == kNoChunk) return nullptr;
+  const core::Chunk& chunk = space.chunk(id);
+  if (IsQuietLocked(chunk.address, chunk.end())) return TakenLocked(part, id);
+  space.Free(space.TakeLive(chunk.address));
+  return nullptr;
 }
 
-void* Elastic::AllocateLocked(int part, const FitRequest& request) {
-  return AllocateHit(part, request);
+HBM_ALWAYS_INLINE void* Elastic::AllocateHit(int part, const FitRequest& request, bool foreign) {
+  if (HBM_UNLIKELY(!held_back_.empty())) PollWorkLocked();
+  if (HBM_UNLIKELY(foreign)) return AllocateForeign(part, request);
+  const ChunkId id = spaces_[part].AllocateBacked(request);
+  return id == kNoChunk ? nullptr : TakenLocked(part, id);
+}
+
+void* Elastic::AllocateLocked(int part, const FitRequest& request, bool foreign) {
+  return AllocateHit(part, request, foreign);
 }
 
 void* Elastic::DoAllocate(const Request& asked, AllocError* why) noexcept {
@@ -254,18 +265,17 @@ void* Elastic::DoAllocate(const Request& asked, AllocError* why) noexcept {
   if (__builtin_expect(request.rounded != 0, 1)) {
     core::MutexLock lock(mutex_);
     if (request.rounded < growth_.small_bytes() && !asked.contiguous) part = kSmall;
-    if (ordered_) request.order = OrderForLocked(asked.stream);
+    const bool foreign = IsForeignLocked(asked.stream, &request);
     const bool best_place = part == kLarge && (asked.contiguous || growth_.PlacesTightly());
     if (__builtin_expect(!best_place, 1)) {
-      void* const block = AllocateHit(part, request);
+      void* const block = AllocateHit(part, request, foreign);
       if (HBM_LIKELY(block != nullptr)) return block;
     }
   }
   return AllocateSlow(part, request, asked, why);
 }
 
-void* Elastic::AllocateSlow(int part, const FitRequest& request, const Request& asked,
-                            AllocError* why) {
+void* Elastic::AllocateSlow(int part, FitRequest request, const Request& asked, AllocError* why) {
   core::MutexLock growth_lock(growth_mutex_);
   RetryStuck();
   ReleaseExcess();
@@ -283,20 +293,20 @@ void* Elastic::AllocateSlow(int part, const FitRequest& request, const Request& 
       // Meanwhile another thread may have freed, or made memory.
       PollWorkLocked();
       const bool tight = part == kLarge && growth_.PlacesTightly();
+      const bool foreign = IsForeignLocked(asked.stream, &request) && !MayOwnLocked(&request);
       void* block = nullptr;
       if (asked.contiguous) {
-        block = AllocateContiguous(request);
-      } else if (!tight) {
-        block = AllocateLocked(part, request);
-      } else if (request.order != core::kSafe) {
-        const ChunkId id = spaces_[part].AllocateFrom(request.order, request);
-        if (id != kNoChunk) block = TakenLocked(part, id);
+        block = AllocateContiguous(request, foreign);
+      } else if (foreign || !tight) {
+        block = AllocateLocked(part, request, foreign);
+        if (block == nullptr && foreign) block = AllocateQuiet(part, request);
       }
       if (block != nullptr) return block;
       const std::uint64_t limit =
           device_is_full ? std::min(limit_, PoolWithPromisesLocked()) : limit_;
       growth_.SetWanted(request.requested);
-      planned = MakePlan(part, request, asked.contiguous, tight, limit, vetoed, &at, &plan);
+      planned = MakePlan(part, request, asked.contiguous, asked.contiguous || foreign, tight, limit,
+                         vetoed, &at, &plan);
       growth_.SetWanted(0);
       if (planned == Planned::kReady && plan.steps.empty()) {
         return TakenLocked(part, Commit(&plan, true, &request, at.address));
@@ -404,7 +414,7 @@ absl::Status Elastic::DoDeallocate(void* ptr, StreamRef after) {
         return absl::OkStatus();
       }
     }
-    if (ordered_) NoteOwnerLocked(entry);
+    if (HBM_UNLIKELY(owner_ == core::kSafe)) owner_ = entry.order;
     if (__builtin_expect(quarantine_bytes_ != 0, 0)) {
       space.Hold(id);
       quarantined_ += chunk.size;
@@ -432,10 +442,8 @@ void Elastic::FreeLocked(int part, ChunkId id, WorkLog::Entry entry) {
     return;
   }
   const AddressRange range{spaces_[part].chunk(id).address, spaces_[part].chunk(id).end()};
-  // A block of before the second stream may come here late.
-  if (entry.order == sole_order_) entry.sequence = std::max(entry.sequence, sole_sequence_);
-  const core::FreeKey free =
-      spaces_[part].FreeBlock(id, several_ ? entry.order : core::kSafe, entry.sequence);
+  const core::OrderId order = ordered_ && entry.order != owner_ ? entry.order : core::kSafe;
+  const core::FreeKey free = spaces_[part].FreeBlock(id, order, entry.sequence);
   // A handle can only have become idle in a chunk that is as large as one.
   if (idle_release_ != absl::InfiniteDuration() && free.size() >= granule_) {
     freed_at_.push_back({Now(), range});

@@ -23,12 +23,13 @@
 // (GatherIdle is the one place that says so). Nothing is lost if the chunk was
 // used again in between: then it is not free, or its newer free has a newer note.
 //
-// One stream. As long as all requests and frees name the same stream, whatever is free
-// is safe for the next request, so free chunks coalesce and are given out as if no
-// work was in flight; only a page's leaving asks the notes. At the first call that
-// names another stream, every free chunk gets the first one's order, as if freed just
-// then (BecomeSeveralLocked): the newcomer has it once the notes of that moment are
-// done, or once it waits for them.
+// Whose free chunks. One stream owns the free chunks of order kSafe: at most its work,
+// which the notes know, may still touch them. It is given them at once, so they
+// coalesce and serve it as if no work was in flight. What another stream frees has that
+// stream's order until its work is done. Other streams are given chunks of their own
+// order, and of order kSafe what no note overlaps; or a place among the holes. The first
+// stream that frees is the owner; another one that asks often becomes it once all notes
+// of the owner are done (MayOwnLocked).
 //
 // Two locks. mutex_ guards the books and is held for tens of nanoseconds;
 // growth_mutex_ is held around calls of the source and while waiting, and never
@@ -123,8 +124,6 @@ class Elastic final : public Allocator {
     std::int64_t pool_change = 0;
     std::int64_t pool_peak = 0;
     std::uint64_t promised = 0;  // new bytes, counted from HoldPlan to Commit
-    // Whose work may still touch what was free in the range.
-    core::OrderId order = core::kSafe;
     RegionWatch::Change change;
   };
   // Handles that a region callback wants to stay, by address.
@@ -140,7 +139,6 @@ class Elastic final : public Allocator {
   struct Stuck {
     int part = kLarge;
     core::ChunkId held = core::kNoChunk;
-    core::OrderId order = core::kSafe;  // as in Plan
     std::vector<core::Mapping> mappings;
   };
 
@@ -167,21 +165,22 @@ class Elastic final : public Allocator {
   }
   // A block from what is backed already; null if there is none. The first is the
   // second's text, for the one place where a call would show.
-  void* AllocateHit(int part, const FitRequest& request) HBM_REQUIRES(mutex_);
-  void* AllocateLocked(int part, const FitRequest& request) HBM_REQUIRES(mutex_);
-  // Which free chunks a request of the stream may have, beside the safe ones.
-  core::OrderId OrderForLocked(StreamRef stream) HBM_REQUIRES(mutex_);
-  // A block was freed that only the entry's work may still touch.
-  void NoteOwnerLocked(const WorkLog::Entry& entry) HBM_REQUIRES(mutex_);
-  void BecomeSeveralLocked() HBM_REQUIRES(mutex_);
-  // A held range becomes free, and holes where it is not backed.
-  void SettleLocked(int part, core::ChunkId held, core::OrderId order)
-      HBM_REQUIRES(growth_mutex_, mutex_);
+  void* AllocateHit(int part, const FitRequest& request, bool foreign) HBM_REQUIRES(mutex_);
+  void* AllocateLocked(int part, const FitRequest& request, bool foreign) HBM_REQUIRES(mutex_);
+  void* AllocateForeign(int part, const FitRequest& request) HBM_REQUIRES(mutex_);
+  // A piece of a free chunk that no note overlaps.
+  void* AllocateQuiet(int part, const FitRequest& request) HBM_REQUIRES(growth_mutex_, mutex_);
+  // Sets the order of the chunks that a request of the stream may have at once. True:
+  // it is foreign, not the owner's, and may have other chunks only if they are quiet.
+  bool IsForeignLocked(StreamRef stream, FitRequest* request) HBM_REQUIRES(mutex_);
+  // Makes a foreign request's stream the owner, if it may be.
+  bool MayOwnLocked(FitRequest* request) HBM_REQUIRES(mutex_);
   // Whether the range may be handed out as safe for every stream.
   bool IsQuietLocked(std::uint64_t begin, std::uint64_t end) HBM_REQUIRES(mutex_);
-  void* AllocateSlow(int part, const FitRequest& request, const Request& asked, AllocError* why)
+  void* AllocateSlow(int part, FitRequest request, const Request& asked, AllocError* why)
       HBM_EXCLUDES(mutex_, growth_mutex_);
-  void* AllocateContiguous(const FitRequest& request) HBM_REQUIRES(growth_mutex_, mutex_);
+  void* AllocateContiguous(const FitRequest& request, bool foreign)
+      HBM_REQUIRES(growth_mutex_, mutex_);
   // A block that another stream freed, with this one made to wait for that.
   void* AllocateAcrossStreams(int part, const FitRequest& request, StreamRef stream)
       HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
@@ -191,7 +190,8 @@ class Elastic final : public Allocator {
   std::vector<IdleHandle> GatherIdle(std::uint64_t except_begin, std::uint64_t except_end,
                                      const Vetoed& vetoed, std::uint64_t* busy = nullptr)
       HBM_REQUIRES(growth_mutex_, mutex_);
-  Planned MakePlan(int part, const FitRequest& request, bool contiguous, bool all,
+  // `in_hole`: where no free chunk is.
+  Planned MakePlan(int part, const FitRequest& request, bool contiguous, bool in_hole, bool all,
                    std::uint64_t limit, const Vetoed& vetoed, core::BackedSpace::Placement* at,
                    Plan* plan) HBM_REQUIRES(growth_mutex_, mutex_);
   bool FillHoles(bool contiguous, std::uint64_t limit, const core::BackedSpace::Placement& at,
@@ -302,11 +302,9 @@ class Elastic final : public Allocator {
   std::uint64_t waits_ HBM_GUARDED_BY(mutex_) = 0;
   std::int64_t wait_nanoseconds_ HBM_GUARDED_BY(mutex_) = 0;
 
-  // Whether a second stream was seen, and the first, which free chunks then belong to
-  // from this note of it on. kSafe: nothing was freed yet.
-  bool several_ HBM_GUARDED_BY(mutex_) = false;
-  core::OrderId sole_order_ HBM_GUARDED_BY(mutex_) = core::kSafe;
-  std::uint64_t sole_sequence_ HBM_GUARDED_BY(mutex_) = 0;
+  // Whose work may still touch chunks of order kSafe; kSafe: nobody freed yet.
+  core::OrderId owner_ HBM_GUARDED_BY(mutex_) = core::kSafe;
+  int foreign_run_ HBM_GUARDED_BY(mutex_) = 0;  // requests since the owner's last
   // Streams beside its own that a live block is used on, by address.
   std::unordered_map<std::uint64_t, std::vector<StreamRef>> uses_ HBM_GUARDED_BY(mutex_);
   // Freed blocks that other streams' work may still use.

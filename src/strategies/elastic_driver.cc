@@ -147,24 +147,19 @@ ChunkId Elastic::Commit(Plan* plan, bool done, const FitRequest* block, std::uin
   num_mappings_ = pages_.size();
   if (!can_settle) return kNoChunk;
   for (const Victim& victim : plan->victims) {
-    // No work touches what was idle.
-    if (victim.held != kNoChunk) SettleLocked(victim.idle.part, victim.held, core::kSafe);
+    if (victim.held != kNoChunk) spaces_[victim.idle.part].Settle(victim.held, pages_);
   }
   if (plan->held == kNoChunk) return kNoChunk;
   if (!plan->stuck.empty()) {
-    stuck_.push_back({plan->part, plan->held, plan->order, std::move(plan->stuck)});
+    stuck_.push_back({plan->part, plan->held, std::move(plan->stuck)});
     return kNoChunk;
   }
   if (done && block != nullptr) {
     return spaces_[plan->part].SettleBlock(plan->held, address, *block, pages_);
   }
-  SettleLocked(plan->part, plan->held, plan->order);
+  // What was free in it is the owner's, or quiet.
+  spaces_[plan->part].Settle(plan->held, pages_);
   return kNoChunk;
-}
-
-void Elastic::SettleLocked(int part, ChunkId held, core::OrderId order) {
-  if (!several_) order = core::kSafe;
-  spaces_[part].Settle(held, pages_, order, order == core::kSafe ? 0 : work_.NotedIn(order));
 }
 
 bool Elastic::AskToLeave(Plan* plan, Vetoed* vetoed) {
@@ -223,7 +218,7 @@ void Elastic::RetryStuck() {
     }
     core::MutexLock lock(mutex_);
     if (spaces_[stuck_[i].part].ReserveForChanges(4)) {
-      SettleLocked(stuck_[i].part, stuck_[i].held, stuck_[i].order);
+      spaces_[stuck_[i].part].Settle(stuck_[i].held, pages_);
     }
     stuck_.erase(stuck_.begin() + static_cast<std::ptrdiff_t>(i));
   }

@@ -18,6 +18,9 @@ using core::Mapping;
 
 namespace {
 
+// Free chunks that are tried for a quiet place.
+constexpr int kQuietProbes = 64;
+
 std::uint64_t RoundDown(std::uint64_t bytes, std::uint64_t unit) { return bytes / unit * unit; }
 std::uint64_t RoundUp(std::uint64_t bytes, std::uint64_t unit) {
   return RoundDown(bytes + unit - 1, unit);
@@ -54,13 +57,12 @@ std::vector<Elastic::IdleHandle> Elastic::GatherIdle(std::uint64_t except_begin,
   return idle;
 }
 
-Elastic::Planned Elastic::MakePlan(int part, const FitRequest& request, bool contiguous, bool all,
-                                   std::uint64_t limit, const Vetoed& vetoed,
-                                   BackedSpace::Placement* at, Plan* plan) {
-  *at = spaces_[part].Choose(request, pages_, all, contiguous);
+Elastic::Planned Elastic::MakePlan(int part, const FitRequest& request, bool contiguous,
+                                   bool in_hole, bool all, std::uint64_t limit,
+                                   const Vetoed& vetoed, BackedSpace::Placement* at, Plan* plan) {
+  *at = spaces_[part].Choose(request, pages_, all, in_hole);
   if (!at->found) return Planned::kNoPlace;
   plan->part = part;
-  plan->order = several_ ? request.order : sole_order_;
   plan->begin = at->address;
   plan->end = at->address + request.rounded;
   if (at->unbacked != 0 && !FillHoles(contiguous, limit, *at, vetoed, plan)) return Planned::kShort;
@@ -82,7 +84,9 @@ bool Elastic::FillHoles(bool contiguous, std::uint64_t limit, const BackedSpace:
     for (const IdleHandle& handle : idle) idle_bytes += handle.mapping.bytes;
     if (pool + at.unbacked > budget) {
       // What only waits for work is no less movable than what is idle.
-      growth_.NotePressure({pool + at.unbacked, idle_bytes + busy_bytes, LargestPinned(idle)});
+      const std::uint64_t unsafe = spaces_[kSmall].unsafe_bytes() + spaces_[kLarge].unsafe_bytes();
+      growth_.NotePressure(
+          {pool + at.unbacked, idle_bytes + busy_bytes + unsafe, LargestPinned(idle)});
     }
     if (pool + at.unbacked > limit + idle_bytes) return false;
     SortVictims(&idle);
@@ -251,7 +255,8 @@ bool Elastic::HoldPlan(const BackedSpace::Placement& at, Plan* plan) {
 
 // Looks for one mapping that holds the whole block. Placed so, a block keeps its
 // handle as long as it lives: only idle handles move.
-void* Elastic::AllocateContiguous(const FitRequest& request) {
+void* Elastic::AllocateContiguous(const FitRequest& request, bool foreign) {
+  const BusySet busy = foreign ? work_.MakeBusySet() : BusySet({});
   std::uint64_t best = ~std::uint64_t{0};
   std::uint64_t place = 0;
   ChunkId chunk = kNoChunk;
@@ -264,6 +269,7 @@ void* Elastic::AllocateContiguous(const FitRequest& request) {
       if (start + request.rounded > std::min(end, pages_[i].end()) || pages_[i].bytes >= best) {
         continue;
       }
+      if (busy.Overlaps(start, start + request.rounded)) continue;
       best = pages_[i].bytes;
       place = start;
       chunk = key.id();
@@ -277,14 +283,37 @@ void* Elastic::AllocateContiguous(const FitRequest& request) {
   return TakenLocked(kLarge, spaces_[kLarge].SettleBlock(held, place, request, pages_));
 }
 
+void* Elastic::AllocateQuiet(int part, const FitRequest& request) {
+  const BusySet busy = work_.MakeBusySet();
+  std::uint64_t place = 0;
+  ChunkId chunk = kNoChunk;
+  int probes = 0;
+  spaces_[part].VisitFree(request.rounded, [&](FreeKey key) {
+    const std::uint64_t end = key.address() + key.size();
+    place = busy.FindQuiet(key.address(), end, request.rounded, request.alignment);
+    if (place != end) chunk = key.id();
+    return chunk == kNoChunk && ++probes < kQuietProbes;
+  });
+  if (chunk == kNoChunk || !spaces_[part].ReserveForChanges(2)) return nullptr;
+  const ChunkId held = spaces_[part].HoldRange(chunk, place, place + request.rounded);
+  return TakenLocked(part, spaces_[part].SettleBlock(held, place, request, pages_));
+}
+
+// The waiting stream comes after all that the other one's chunks were freed after.
 void* Elastic::AllocateAcrossStreams(int part, const FitRequest& request, StreamRef stream) {
   if (!ordered_ || !stream.is_handle()) return nullptr;
   core::MutexLock lock(mutex_);
+  FitRequest own = request;
+  const bool foreign = IsForeignLocked(stream, &own);
   for (core::OrderId order = 1; order < work_.num_orders(); ++order) {
-    if (order == request.order || spaces_[part].LargestFree(order) < request.rounded) continue;
+    const bool is_own = foreign ? order == own.order : order == owner_;
+    const core::OrderId from = order == owner_ ? core::kSafe : order;
+    if (is_own || spaces_[part].LargestFree(from) < request.rounded) continue;
     const Timeline::Marker marker = work_.LatestMarker(order);
     if (marker == 0 || !timeline_->WaitOnStream(stream, marker).ok()) continue;
-    const ChunkId id = spaces_[part].AllocateFrom(order, request);
+    own.order = core::kSafe;
+    const ChunkId id = from == core::kSafe ? spaces_[part].AllocateBacked(own)
+                                           : spaces_[part].AllocateFrom(from, own);
     if (id == kNoChunk) continue;
     ++waits_;
     return TakenLocked(part, id);

@@ -25,6 +25,20 @@ bool BusySet::Overlaps(std::uint64_t begin, std::uint64_t end) const {
   return first_after != ranges_.end() && first_after->begin < end;
 }
 
+std::uint64_t BusySet::FindQuiet(std::uint64_t begin, std::uint64_t end, std::uint64_t bytes,
+                                 std::uint64_t alignment) const {
+  const auto align = [&](std::uint64_t at) { return (at + alignment - 1) & ~(alignment - 1); };
+  auto next =
+      std::upper_bound(ranges_.begin(), ranges_.end(), begin,
+                       [](std::uint64_t value, const AddressRange& r) { return value < r.end; });
+  std::uint64_t at = align(begin);
+  for (; at < end && bytes <= end - at; ++next) {
+    if (next == ranges_.end() || at + bytes <= next->begin) return at;
+    at = align(std::max(at, next->end));
+  }
+  return end;
+}
+
 WorkLog::~WorkLog() {
   for (const auto& log : logs_) {
     for (const Batch& batch : log->batches) {

@@ -47,6 +47,10 @@ class BusySet {
   explicit BusySet(std::vector<AddressRange> ranges);
   bool Overlaps(std::uint64_t begin, std::uint64_t end) const;
   bool empty() const { return ranges_.empty(); }
+  // Where in [begin, end) the first run of `bytes` bytes lies that nothing overlaps, at a
+  // multiple of `alignment`, a power of two; `end` if nowhere.
+  std::uint64_t FindQuiet(std::uint64_t begin, std::uint64_t end, std::uint64_t bytes,
+                          std::uint64_t alignment) const;
 
  private:
   std::vector<AddressRange> ranges_;  // apart from each other, in order
