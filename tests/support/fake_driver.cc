@@ -479,8 +479,9 @@ CUresult FakeDriver::Enter(const char* name) {
   ++calls_[name];
   // What a driver forbids while anything is captured, but in relaxed mode.
   static const std::set<std::string>* const kUnsafe = new std::set<std::string>{
-      "MemAlloc",   "MemFree",          "MemAllocManaged", "MemHostAlloc",      "MemFreeHost",
-      "EventQuery", "EventSynchronize", "StreamCreate",    "StreamSynchronize", "MemPoolTrimTo"};
+      "MemAlloc",          "MemFree",       "MemAllocManaged",       "MemHostAlloc",
+      "MemFreeHost",       "EventQuery",    "EventSynchronize",      "StreamCreate",
+      "StreamSynchronize", "MemPoolTrimTo", "MemAllocFromPoolAsync", "MemFreeAsync"};
   if (mode_ != CU_STREAM_CAPTURE_MODE_RELAXED && kUnsafe->count(name) != 0) {
     for (const auto& [handle, stream] : streams_) spoilt_captures_ += stream.capturing ? 1 : 0;
   }

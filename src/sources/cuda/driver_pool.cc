@@ -79,8 +79,10 @@ absl::Status DriverPool::CheckQueue(StreamRef stream) const {
                   "cuStreamIsCapturing", "the default stream");
 }
 
+// Relaxed: in a capture of the strict modes the driver refuses both calls on any stream,
+// and the capture is lost.
 absl::StatusOr<void*> DriverPool::Allocate(std::size_t bytes, StreamRef stream) {
-  const DriverScope scope(&context_, DriverScope::CaptureMode::kAsItIs);
+  const DriverScope scope(&context_);
   if (!scope.status().ok()) return scope.status();
   if (absl::Status free = CheckQueue(stream); !free.ok()) return free;
   CUdeviceptr address = 0;
@@ -103,7 +105,7 @@ absl::StatusOr<void*> DriverPool::Allocate(std::size_t bytes, StreamRef stream) 
 }
 
 absl::Status DriverPool::Free(void* address, StreamRef stream) {
-  const DriverScope scope(&context_, DriverScope::CaptureMode::kAsItIs);
+  const DriverScope scope(&context_);
   if (!scope.release_status().ok()) return scope.status();
   if (absl::Status free = CheckQueue(stream); absl::IsFailedPrecondition(free)) return free;
   const DriverMeter::Timer timer(meter_);
