@@ -48,6 +48,8 @@ class StreamOrderedPool {
   virtual absl::Status TrimTo(std::size_t keep) = 0;
   virtual absl::StatusOr<Usage> GetUsage() const = 0;
   virtual absl::Status ResetPeak() = 0;
+  // The steps in which `reserved` grows and shrinks.
+  virtual std::size_t Granularity() const { return 1; }
   // Whether the driver itself keeps `reserved` at or under the limit.
   virtual bool EnforcesLimit() const = 0;
 };

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "observe/log.h"
+#include "policy/text.h"
 #include "strategies/source_state.h"
 
 namespace hbm::strategies {
@@ -43,6 +44,13 @@ absl::StatusOr<std::unique_ptr<Allocator>> MakeCudaAsync(StrategyContext context
       *context.policy.preallocate ? context.limit.bytes : 0);
   absl::StatusOr<std::unique_ptr<StreamOrderedPool>> pool = memory->MakePool(options);
   if (!pool.ok()) return pool.status();
+  const std::size_t step = (*pool)->Granularity();
+  if (context.limit.bytes < step) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "memory_limit: ", policy::FormatBytes(context.limit.bytes),
+        " is under one step of the driver's pool, which grows by ", policy::FormatBytes(step)));
+  }
+  context.limit.bytes -= context.limit.bytes % step;
   return std::unique_ptr<Allocator>(
       std::make_unique<CudaAsync>(std::move(context), *std::move(pool)));
 }
@@ -51,8 +59,8 @@ CudaAsync::CudaAsync(StrategyContext context, std::unique_ptr<StreamOrderedPool>
     : Allocator(Effective(context)),
       device_(context.device),
       source_(context.source),
-      granularity_(std::max<std::size_t>(source_->Granularity(), kMinAlignment)),
       pool_(std::move(pool)),
+      granularity_(std::max({source_->Granularity(), pool_->Granularity(), kMinAlignment})),
       limit_(context.limit.bytes),
       limit_source_(context.limit.source) {}
 
@@ -65,8 +73,11 @@ CudaAsync::~CudaAsync() {
   }
   if (blocks.empty()) return;
   if (!DriverIsGone(*source_)) {
+    std::size_t live_bytes = 0;
+    for (const auto& [address, block] : blocks) live_bytes += block.requested;
     observe::LogWarning(absl::StrCat("an allocator is destroyed while ", blocks.size(),
-                                     " blocks are live; their memory goes back to the device"));
+                                     " blocks of ", policy::FormatBytes(live_bytes),
+                                     " are live; their memory goes back to the device"));
   }
   // Their streams may be gone: once the device is done, none is needed.
   if (Timeline* const timeline = source_->timeline(); timeline != nullptr) {
@@ -276,22 +287,34 @@ Snapshot CudaAsync::DoTakeSnapshot() const {
   return snapshot;
 }
 
+// The driver gives nothing back that a stream has freed before it has seen, in a call
+// that waits, that the stream came to it. With a limit that is the default stream, and
+// those that it is ordered with; all others only if it may take as long as it takes.
+absl::Status CudaAsync::WaitForFrees(absl::Duration max_wait) {
+  Timeline* const timeline = source_->timeline();
+  if (timeline == nullptr || max_wait <= absl::ZeroDuration()) return absl::OkStatus();
+  if (max_wait == absl::InfiniteDuration()) return timeline->WaitForDevice();
+  const absl::StatusOr<Timeline::Marker> marker = timeline->Record(StreamRef());
+  if (!marker.ok()) return absl::OkStatus();  // in a capture: what is pending stays so
+  timeline->WaitOnHost(*marker, max_wait).IgnoreError();
+  timeline->Forget(*marker);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<TrimResult> CudaAsync::DoTrim(const TrimOptions& options) {
   const absl::StatusOr<StreamOrderedPool::Usage> before = pool_->GetUsage();
   if (!before.ok()) return before.status();
-  if (options.max_wait == absl::InfiniteDuration() && source_->timeline() != nullptr) {
-    if (absl::Status done = source_->timeline()->WaitForDevice(); !done.ok()) return done;
-  }
+  if (absl::Status waited = WaitForFrees(options.max_wait); !waited.ok()) return waited;
   if (absl::Status trimmed = pool_->TrimTo(options.keep_pool_bytes); !trimmed.ok()) return trimmed;
   const absl::StatusOr<StreamOrderedPool::Usage> after = pool_->GetUsage();
   if (!after.ok()) return after.status();
   TrimResult result;
-  result.released = before->reserved - std::min(before->reserved, after->reserved);
   std::size_t taken;
   {
     core::MutexLock lock(mutex_);
     taken = taken_;
   }
+  result.released = before->reserved - std::min(before->reserved, after->reserved);
   // Over what is live and what is kept, the driver still holds what streams have to
   // free, and what shares a granule with live blocks; it does not say which is which.
   const std::size_t wanted = std::max(taken, options.keep_pool_bytes);
@@ -302,8 +325,10 @@ absl::StatusOr<TrimResult> CudaAsync::DoTrim(const TrimOptions& options) {
 absl::Status CudaAsync::DoSetMemoryLimit(std::size_t bytes) {
   const std::size_t limit = bytes / granularity_ * granularity_;
   if (limit == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "memory limit: ", bytes, " is under one granule of the source, ", granularity_, " bytes"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("memory limit: ", policy::FormatBytes(bytes),
+                     " is under one step of the driver's pool, which grows by ",
+                     policy::FormatBytes(granularity_)));
   }
   core::MutexLock lock(mutex_);
   limit_ = limit;

@@ -59,11 +59,12 @@ class CudaAsync final : public Allocator {
   absl::StatusOr<void*> TakeAfterWaiting(std::size_t bytes, StreamRef stream, OomCause* cause);
   absl::Status JoinUsers(const std::vector<StreamRef>& users, StreamRef last);
   void GiveBackBytes(std::size_t bytes);
+  absl::Status WaitForFrees(absl::Duration max_wait);
 
   const std::shared_ptr<Device> device_;  // kept alive, and before the source
   const std::shared_ptr<MemorySource> source_;
-  const std::size_t granularity_;
   const std::unique_ptr<StreamOrderedPool> pool_;
+  const std::size_t granularity_;
 
   mutable core::SpinLock mutex_;
   Blocks blocks_ HBM_GUARDED_BY(mutex_);

@@ -220,6 +220,7 @@ std::size_t Pool::BookkeepingBytes() const {
 inline void* Pool::AllocateLocked(const core::BestFit::Request& request) {
   const ChunkId id = fit_.Allocate(request);
   if (HBM_UNLIKELY(id == kNoChunk)) return nullptr;
+  if (order_ != nullptr) order_->NoteTakenLocked(request.order);
   const core::Chunk& chunk = fit_.chunk(id);
   counters_.Allocated(chunk.size, request.requested);
   return PointerTo(chunk.address);
@@ -252,15 +253,16 @@ HBM_NOINLINE void* Pool::AllocateOther(const Request& request, AllocError* why) 
   fit_request.alignment = request.alignment;
   fit_request.stream = request.stream.value();
   fit_request.tag = request.tag.value;
-  if (order_ != nullptr) return AllocateOrdered(fit_request, request.stream, why);
+  if (order_ != nullptr) return AllocateOrdered(fit_request, request, why);
   if (fit_request.rounded != 0) {
     core::MutexLock lock(mutex_);
     if (void* const block = AllocateLocked(fit_request)) return block;
   }
-  return AllocateSlow(fit_request, request.stream, why);
+  return AllocateSlow(fit_request, request, why);
 }
 
-void* Pool::AllocateOrdered(core::BestFit::Request request, StreamRef stream, AllocError* why) {
+void* Pool::AllocateOrdered(core::BestFit::Request request, const Request& asked, AllocError* why) {
+  const StreamRef stream = asked.stream;
   absl::StatusOr<StreamOrder::Key> key = order_->Identify(stream);
   if (HBM_LIKELY(key.ok() && request.rounded != 0)) {
     core::MutexLock lock(mutex_);
@@ -278,7 +280,7 @@ void* Pool::AllocateOrdered(core::BestFit::Request request, StreamRef stream, Al
     core::MutexLock lock(mutex_);
     if (void* const block = AllocateLocked(request); block != nullptr) return block;
   }
-  return AllocateSlow(request, stream, why);
+  return AllocateSlow(request, asked, why);
 }
 
 void* Pool::FailForStream(const absl::Status& status, AllocError* why) {
@@ -289,7 +291,8 @@ void* Pool::FailForStream(const absl::Status& status, AllocError* why) {
   return nullptr;
 }
 
-void* Pool::AllocateSlow(const core::BestFit::Request& request, StreamRef stream, AllocError* why) {
+void* Pool::AllocateSlow(const core::BestFit::Request& request, const Request& asked,
+                         AllocError* why) {
   if (request.rounded == 0) {
     core::MutexLock lock(mutex_);
     ++counters_.failures;
@@ -332,7 +335,7 @@ void* Pool::AllocateSlow(const core::BestFit::Request& request, StreamRef stream
   const bool is_short = absl::IsResourceExhausted(grown) || absl::IsFailedPrecondition(grown);
   if (order_ != nullptr && (grown.ok() || is_short) && HasFree(request.rounded)) {
     // Nothing else fits: this stream waits for the memory of others.
-    const absl::Status borrowed = order_->Borrow(stream, request.order, [&] {
+    const absl::Status borrowed = order_->Borrow(asked.stream, request.order, asked.may_wait, [&] {
       core::MutexLock lock(mutex_);
       if (block == nullptr) block = AllocateLocked(request);
       return block != nullptr;
@@ -521,6 +524,7 @@ absl::Status Pool::DeallocateOrdered(void* ptr, StreamRef after) {
     }
     if (HBM_LIKELY(order != StreamOrder::kUnknown && !order_->HasUsesLocked(id))) {
       fit_.TakeLive(AddressOf(ptr));
+      order_->NoteFreedLocked(fit_.details(id).order);
       const core::Chunk& chunk = fit_.chunk(id);
       counters_.Freed(chunk.size, chunk.requested());
       if (HBM_UNLIKELY(quarantine_bytes_ != 0)) {
@@ -552,6 +556,7 @@ absl::Status Pool::DeallocateHeld(void* ptr, StreamRef last,
     if (id == kNoChunk) return absl::CancelledError();
     const core::Chunk& chunk = fit_.chunk(id);
     counters_.Freed(chunk.size, chunk.requested());
+    order_->NoteFreedLocked(fit_.details(id).order);
     order_->HoldLocked(id);
   }
   order_->MarkHeld(id, last, key.ok());
@@ -560,6 +565,7 @@ absl::Status Pool::DeallocateHeld(void* ptr, StreamRef last,
 
 void Pool::FreeLocked(ChunkId id, core::OrderId order) {
   if (order_ != nullptr) {
+    order_->NoteFreedLocked(order);
     order_->FreeLocked(id, order);
   } else {
     fit_.Free(id);
@@ -568,6 +574,7 @@ void Pool::FreeLocked(ChunkId id, core::OrderId order) {
 
 void Pool::HoldBackLocked(ChunkId id, core::OrderId order) {
   fit_.Hold(id);
+  if (order_ != nullptr) order_->NoteTakenLocked(order);
   quarantine_.push_back({id, order});
   quarantined_ += fit_.chunk(id).size;
   while (quarantined_ > quarantine_bytes_) {

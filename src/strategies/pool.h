@@ -76,7 +76,7 @@ class Pool final : public Allocator {
   // The books' part of a request: a free chunk, or null.
   void* AllocateLocked(const core::BestFit::Request& request) HBM_REQUIRES(mutex_);
   // The rest: more memory from the source.
-  void* AllocateSlow(const core::BestFit::Request& request, StreamRef stream, AllocError* why)
+  void* AllocateSlow(const core::BestFit::Request& request, const Request& asked, AllocError* why)
       HBM_EXCLUDES(mutex_, growth_mutex_);
   // Adds a region of at least `bytes`, by XLA's rules. If `request` is given, it is
   // met before anybody else sees the region, and `block` is its address.
@@ -107,7 +107,7 @@ class Pool final : public Allocator {
     return limit_ > taken ? (limit_ - taken) / core::kChunkUnit * core::kChunkUnit : 0;
   }
   // Stream order, where there is one.
-  void* AllocateOrdered(core::BestFit::Request request, StreamRef stream, AllocError* why);
+  void* AllocateOrdered(core::BestFit::Request request, const Request& asked, AllocError* why);
   // Whether that many bytes of the pool are free, wherever they are and for whom.
   bool HasFree(std::uint64_t bytes) const;
   void* FailForStream(const absl::Status& status, AllocError* why);

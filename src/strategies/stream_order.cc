@@ -65,14 +65,33 @@ StreamOrder::Key StreamOrder::IdentifyCaptured(StreamRef stream, Key key) {
   return key;
 }
 
+// Programs may make a stream for each piece of work: the books stay as small as what is
+// in use at once. Nothing is left of an order if no block was allocated in it, and
+// nothing freed in it waits; a stream that has it and comes back is introduced anew.
+// The first order stays: it also stands for blocks of the time of one stream.
+OrderId StreamOrder::OrderToReuseLocked() const {
+  OrderId order = 2;
+  for (; order < streams_.size(); ++order) {
+    const Stream& stream = streams_[order];
+    if (stream.key != kLegacyKey && stream.live == 0 && stream.marks.empty() &&
+        fit_.FreeBytes(order) == 0) {
+      return order;
+    }
+  }
+  return static_cast<OrderId>(streams_.size() == 1 ? 1 : order);
+}
+
 absl::StatusOr<OrderId> StreamOrder::AddLocked(StreamRef stream, Key key) {
-  const OrderId order = static_cast<OrderId>(streams_.size());
+  OrderId order = OrderToReuseLocked();
   if (!fit_.EnsureOrder(order)) {
     return absl::ResourceExhaustedError("the host has no memory for a stream's books");
   }
-  Stream& added = streams_.emplace_back();
-  added.key = key;
-  added.handle = stream.value();
+  if (order == streams_.size()) streams_.emplace_back();
+  streams_[order].key = key;
+  streams_[order].handle = stream.value();
+  streams_[order].unmarked = 0;
+  streams_[order].unmarked_bytes = 0;
+  cached_key_ = kNoKey;
   return OrderLocked(order);
 }
 
@@ -423,7 +442,7 @@ absl::Status StreamOrder::WaitForDevice() {
   return absl::OkStatus();
 }
 
-absl::Status StreamOrder::Borrow(StreamRef stream, OrderId order,
+absl::Status StreamOrder::Borrow(StreamRef stream, OrderId order, bool may_wait,
                                  const std::function<bool()>& retry) {
   if (!AnythingPending()) return absl::OkStatus();
   core::MutexLock slow(slow_mutex_);
@@ -441,7 +460,7 @@ absl::Status StreamOrder::Borrow(StreamRef stream, OrderId order,
     if (BorrowFrom(from, stream, order) && retry()) return absl::OkStatus();
   }
   BorrowHeld(stream, order);
-  if (retry() || !AnythingPending()) return absl::OkStatus();
+  if (retry() || !may_wait || !AnythingPending()) return absl::OkStatus();
   // What is left has no event yet, and its streams may be gone; or it is the stream's
   // own, and lies beside memory that is safe for all, with which it coalesces once it is
   // safe too. The device as a whole can say when that is. It would spoil a capture.

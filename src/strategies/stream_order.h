@@ -92,6 +92,11 @@ class StreamOrder {
   // Makes a stream known. Calls the driver.
   absl::StatusOr<core::OrderId> Introduce(StreamRef stream, Key key);
 
+  // A block of this order becomes live, or no longer is. An order that nothing is left
+  // of is given to the next new stream.
+  void NoteTakenLocked(core::OrderId order) { ++streams_[order].live; }
+  void NoteFreedLocked(core::OrderId order) { --streams_[order].live; }
+
   // Frees a taken chunk in order. True: Mark is due.
   bool FreeLocked(core::ChunkId id, core::OrderId order);
   // Records how far a stream has come. The stream's handle is valid now.
@@ -111,8 +116,10 @@ class StreamOrder {
   // Poll, after waiting at most `timeout` for the work on freed memory.
   void PollUntilDone(absl::Duration timeout);
   // Makes memory of other streams usable on `stream` by having it wait for them,
-  // until `retry` is true. FailedPrecondition: a capture forbids it.
-  absl::Status Borrow(StreamRef stream, core::OrderId order, const std::function<bool()>& retry);
+  // until `retry` is true; with `may_wait`, by waiting itself at the last.
+  // FailedPrecondition: a capture forbids it.
+  absl::Status Borrow(StreamRef stream, core::OrderId order, bool may_wait,
+                      const std::function<bool()>& retry);
 
   std::uint64_t held_bytes_locked() const { return held_bytes_; }
   std::int64_t waits_locked() const { return waits_; }
@@ -130,6 +137,7 @@ class StreamOrder {
     std::uint64_t last_sequence = 0;  // of its latest free
     std::uint64_t unmarked_bytes = 0;
     int unmarked = 0;
+    std::uint64_t live = 0;   // blocks
     std::deque<Mark_> marks;  // sequence rising
   };
   struct Use {
@@ -154,6 +162,7 @@ class StreamOrder {
   absl::Status Join(bool is_captured) HBM_REQUIRES(slow_mutex_);
   Key IdentifyCaptured(StreamRef stream, Key key);
   absl::StatusOr<core::OrderId> AddLocked(StreamRef stream, Key key);
+  core::OrderId OrderToReuseLocked() const;
   void PushMarkLocked(Stream& stream, Mark_ mark);
   // Marks the legacy default stream if there is anything to mark.
   void MarkLegacy(absl::Status* capture) HBM_REQUIRES(slow_mutex_);

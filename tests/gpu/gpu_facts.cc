@@ -85,16 +85,21 @@ TEST_F(GpuFactsTest, ARecycledHandleIsGivenNothingThatIsInUse) {
     for (std::uint32_t round = 0; round < 20; ++round) {
       cudaStream_t old = nullptr;
       cudaStreamCreateWithFlags(&old, cudaStreamNonBlocking);
-      void* const first = GpuTake(*allocator, kBytes, old);
-      ASSERT_NE(first, nullptr) << policy;
+      AllocateOptions options;
+      options.stream = StreamRef::FromHandle(old);
+      const absl::StatusOr<void*> taken = allocator->Allocate(kBytes, options);
+      ASSERT_TRUE(taken.ok()) << policy << ": " << taken.status();
+      void* const first = *taken;
       Spin(3'000'000, old);
       FillPattern(first, kBytes / 4, 2 * round, old);
       ASSERT_TRUE(allocator->Deallocate(first).ok());
       cudaStreamDestroy(old);
       cudaStream_t next = nullptr;
       cudaStreamCreateWithFlags(&next, cudaStreamNonBlocking);
-      void* const second = GpuTake(*allocator, kBytes, next);
-      ASSERT_NE(second, nullptr) << policy;
+      options.stream = StreamRef::FromHandle(next);
+      const absl::StatusOr<void*> again = allocator->Allocate(kBytes, options);
+      ASSERT_TRUE(again.ok()) << policy << ": " << again.status();
+      void* const second = *again;
       FillPattern(second, kBytes / 4, 2 * round + 1, next);
       Spin(6'000'000, next);
       CheckPattern(second, kBytes / 4, 2 * round + 1, mismatches.get(), next);
@@ -136,8 +141,69 @@ TEST_F(GpuFactsTest, WhatIsCalledInACaptureDoesNotSpoilIt) {
   EXPECT_TRUE(CaptureOutlives(
       [&] { ok(driver_->MemAllocFromPoolAsync(&block, 4 << 20, pool, other.get())); }));
   EXPECT_TRUE(CaptureOutlives([&] { ok(driver_->MemFreeAsync(block, other.get())); }));
+  EXPECT_TRUE(CaptureOutlives([&] { ok(driver_->MemPoolTrimTo(pool, 0)); })) << "trim";
+  EXPECT_TRUE(CaptureOutlives([&] {
+    cuuint64_t value = 0;
+    ok(driver_->MemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value));
+  })) << "attribute";
+  EXPECT_TRUE(CaptureOutlives([&] {
+    EXPECT_NE(driver_->MemAllocFromPoolAsync(&block, std::size_t{1} << 42, pool, other.get()),
+              CUDA_SUCCESS);
+  })) << "a request that fails";
   ok(driver_->MemPoolDestroy(pool));
   EXPECT_EQ(driver_->EventDestroy(event), CUDA_SUCCESS);
+}
+
+// When a pool sees that a stream has come to a free: only then TrimTo gives it back.
+TEST_F(GpuFactsTest, WhatMakesAFreeVisibleToAPool) {
+  const auto ok = [](CUresult result) { EXPECT_EQ(result, CUDA_SUCCESS); };
+  for (const bool legacy : {true, false}) {
+    const Stream made;
+    const cudaStream_t stream = legacy ? nullptr : made.get();
+    for (const std::string means :
+         {"nothing", "query of the stream", "query of an event", "wait for an event",
+          "wait for the stream", "wait for the device"}) {
+      CUmemoryPool pool = nullptr;
+      CUmemPoolProps properties = {};
+      properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+      properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+      ok(driver_->MemPoolCreate(&pool, &properties));
+      CUdeviceptr block = 0;
+      ok(driver_->MemAllocFromPoolAsync(&block, 4 << 20, pool, stream));
+      ok(driver_->MemFreeAsync(block, stream));
+      CUevent event = nullptr;
+      ok(driver_->EventCreate(&event, CU_EVENT_DISABLE_TIMING));
+      ok(driver_->EventRecord(event, stream));
+      if (means == "query of the stream") {
+        while (driver_->StreamQuery(stream) == CUDA_ERROR_NOT_READY) {
+        }
+      } else if (means == "query of an event") {
+        while (driver_->EventQuery(event) == CUDA_ERROR_NOT_READY) {
+        }
+      } else if (means == "wait for an event") {
+        ok(driver_->EventSynchronize(event));
+      } else if (means == "wait for the stream") {
+        ok(driver_->StreamSynchronize(stream));
+      } else if (means == "wait for the device") {
+        ok(driver_->CtxSynchronize());
+      }
+      cuuint64_t before = 0;
+      cuuint64_t left = 0;
+      ok(driver_->MemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &before));
+      ok(driver_->MemPoolTrimTo(pool, 0));
+      ok(driver_->MemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &left));
+      std::printf("%s stream, %s: reserved %llu MiB, %llu MiB after TrimTo(0)\n",
+                  legacy ? "default" : "created", means.c_str(),
+                  static_cast<unsigned long long>(before >> 20),
+                  static_cast<unsigned long long>(left >> 20));
+      if (means == "wait for the device") {
+        EXPECT_EQ(left, 0U);
+      }
+      ok(driver_->EventDestroy(event));
+      cudaDeviceSynchronize();
+      ok(driver_->MemPoolDestroy(pool));
+    }
+  }
 }
 
 }  // namespace

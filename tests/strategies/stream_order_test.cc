@@ -33,7 +33,7 @@ class StreamOrderTest : public ::testing::Test {
   static void* Take(Allocator& allocator, std::size_t bytes, StreamRef stream) {
     AllocateOptions options;
     options.stream = stream;
-    return allocator.TryAllocate(bytes, options);
+    return allocator.Allocate(bytes, options).value_or(nullptr);
   }
 
   FakeDriver fake_;
@@ -146,6 +146,31 @@ TEST_F(StreamOrderTest, AStreamThatIsGoneIsNeverAskedAgain) {
   EXPECT_GE(fake_.calls("CtxSynchronize"), 1);
   allocator.reset();
   EXPECT_EQ(fake_.dead_streams_touched(), 0);
+}
+
+// A stream for each piece of work, as servers make them: none of them is seen again, and
+// yet all memory comes back.
+TEST_F(StreamOrderTest, StreamsThatComeAndGoUseUpNothing) {
+  for (const char* strategy : {"bfc", "on_demand", "elastic", "platform"}) {
+    auto allocator = Make(std::string(strategy) + ":memory_limit=64MiB");
+    for (int round = 0; round < 200; ++round) {
+      const StreamRef stream = fake_.CreateStream();
+      AllocateOptions options;
+      options.stream = stream;
+      const absl::StatusOr<void*> taken = allocator->Allocate(8 * kMiB, options);
+      ASSERT_TRUE(taken.ok()) << strategy << " " << round << ": " << taken.status();
+      void* const block = *taken;
+      fake_.Launch(stream);
+      ASSERT_TRUE(allocator->Deallocate(block).ok());
+      const StreamRef other = fake_.CreateStream();
+      fake_.DestroyStream(stream);
+      void* const second = Take(*allocator, 8 * kMiB, other);
+      ASSERT_NE(second, nullptr) << strategy << " " << round;
+      ASSERT_TRUE(allocator->Deallocate(second).ok());
+      fake_.DestroyStream(other);
+    }
+    EXPECT_EQ(fake_.dead_streams_touched(), 0) << strategy;
+  }
 }
 
 // A handle comes back for a new stream while work of the old one still runs.

@@ -260,7 +260,8 @@ struct FakeCalls {
   }
   static CUresult MemPoolGetAttribute(CUmemoryPool, CUmemPool_attribute, void* value) {
     ENTER(MemPoolGetAttribute);
-    const cuuint64_t used = fake.pool_used_;
+    const cuuint64_t used =
+        (fake.pool_used_ + fake.pool_step_ - 1) / fake.pool_step_ * fake.pool_step_;
     std::memcpy(value, &used, sizeof(used));
     return CUDA_SUCCESS;
   }
@@ -478,10 +479,21 @@ CUresult FakeDriver::Enter(const char* name) {
   ++total_calls_;
   ++calls_[name];
   // What a driver forbids while anything is captured, but in relaxed mode.
-  static const std::set<std::string>* const kUnsafe = new std::set<std::string>{
-      "MemAlloc",          "MemFree",       "MemAllocManaged",       "MemHostAlloc",
-      "MemFreeHost",       "EventQuery",    "EventSynchronize",      "StreamCreate",
-      "StreamSynchronize", "MemPoolTrimTo", "MemAllocFromPoolAsync", "MemFreeAsync"};
+  static const std::set<std::string>* const kUnsafe =
+      new std::set<std::string>{"MemAlloc",
+                                "MemFree",
+                                "MemAllocManaged",
+                                "MemHostAlloc",
+                                "MemFreeHost",
+                                "EventQuery",
+                                "EventSynchronize",
+                                "StreamCreate",
+                                "StreamSynchronize",
+                                "MemPoolTrimTo",
+                                "MemAllocFromPoolAsync",
+                                "MemFreeAsync",
+                                "MemPoolGetAttribute",
+                                "MemPoolSetAttribute"};
   if (mode_ != CU_STREAM_CAPTURE_MODE_RELAXED && kUnsafe->count(name) != 0) {
     for (const auto& [handle, stream] : streams_) spoilt_captures_ += stream.capturing ? 1 : 0;
   }

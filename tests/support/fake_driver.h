@@ -55,6 +55,9 @@ class FakeDriver {
   // Work of others on the device: memory that comes and goes.
   void SetUsedByOthers(std::size_t bytes) { others_ = bytes; }
 
+  // The steps in which what a pool reserves grows.
+  void SetPoolStep(std::size_t bytes) { pool_step_ = bytes; }
+
   // Where the next plain allocation lies; it must be free.
   void SetNextAllocation(std::uintptr_t address) { next_allocation_ = address; }
 
@@ -130,7 +133,7 @@ class FakeDriver {
   std::map<std::uint64_t, int> stream_device_;  // by id, of all that ever were
   std::map<std::uintptr_t, unsigned char> bytes_;
   std::set<std::uintptr_t> pools_;
-  std::size_t pool_limit_ = 0, pool_used_ = 0;
+  std::size_t pool_limit_ = 0, pool_used_ = 0, pool_step_ = 1;
   int contexts_ = 0;
   CUcontext current_ = nullptr;
   std::vector<CUcontext> pushed_;

@@ -46,6 +46,7 @@ absl::StatusOr<std::unique_ptr<StreamOrderedPool>> DriverPool::Make(
   if (absl::Status set = made->Configure(placement, options.release_threshold); !set.ok()) {
     return set;
   }
+  made->MeasureGranularity();
   return std::unique_ptr<StreamOrderedPool>(std::move(made));
 }
 
@@ -61,6 +62,20 @@ absl::Status DriverPool::Configure(const MemoryPlacement& placement,
   }
   if (result == CUDA_SUCCESS) result = driver_.StreamCreate(&own_, CU_STREAM_NON_BLOCKING);
   return ToStatus(driver_, result, "setting up", "a pool");
+}
+
+void DriverPool::MeasureGranularity() {
+  const absl::StatusOr<void*> block = Allocate(1, StreamRef::Synchronized());
+  if (!block.ok()) return;  // a device that is full: the strategy finds that out
+  const absl::StatusOr<std::size_t> reserved = Read(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+  if (reserved.ok() && *reserved != 0) granularity_ = *reserved;
+  // Once more, in case the first failure was a passing one.
+  if (!Free(*block, StreamRef::Synchronized()).ok()) {
+    Free(*block, StreamRef::Synchronized()).IgnoreError();
+  }
+  Synchronize(StreamRef::Synchronized()).IgnoreError();
+  TrimTo(0).IgnoreError();
+  ResetPeak().IgnoreError();
 }
 
 DriverPool::~DriverPool() {
@@ -136,6 +151,8 @@ absl::Status DriverPool::TrimTo(std::size_t keep) {
 }
 
 absl::StatusOr<std::size_t> DriverPool::Read(CUmemPool_attribute attribute) const {
+  const DriverScope scope(&context_);  // even to read spoils a capture, but in relaxed mode
+  if (!scope.status().ok()) return scope.status();
   cuuint64_t value = 0;
   const CUresult result = driver_.MemPoolGetAttribute(pool_, attribute, &value);
   if (result != CUDA_SUCCESS) return ToStatus(driver_, result, "cuMemPoolGetAttribute", "a pool");
@@ -153,6 +170,8 @@ absl::StatusOr<StreamOrderedPool::Usage> DriverPool::GetUsage() const {
 }
 
 absl::Status DriverPool::ResetPeak() {
+  const DriverScope scope(&context_);
+  if (!scope.release_status().ok()) return scope.status();
   cuuint64_t zero = 0;
   return ReleaseStatus(driver_,
                        driver_.MemPoolSetAttribute(pool_, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, &zero),

@@ -34,6 +34,7 @@ class DriverPool final : public StreamOrderedPool {
   absl::Status TrimTo(std::size_t keep) override;
   absl::StatusOr<Usage> GetUsage() const override;
   absl::Status ResetPeak() override;
+  std::size_t Granularity() const override { return granularity_; }
   bool EnforcesLimit() const override { return enforces_limit_; }
 
  private:
@@ -49,6 +50,8 @@ class DriverPool final : public StreamOrderedPool {
   CUstream HandleOf(StreamRef stream) const {
     return stream.is_handle() ? static_cast<CUstream>(stream.handle()) : own_;
   }
+  // The driver does not tell its steps (32 MiB on an H200): one block does.
+  void MeasureGranularity();
   absl::StatusOr<std::size_t> Read(CUmemPool_attribute attribute) const;
 
   PrimaryContext& context_;
@@ -56,6 +59,7 @@ class DriverPool final : public StreamOrderedPool {
   const CUmemoryPool pool_;
   // For blocks of no stream. Nothing else is ever queued on it, and it waits for none.
   CUstream own_ = nullptr;
+  std::size_t granularity_ = 1;
   const bool enforces_limit_;
   DriverMeter& meter_;
 };
