@@ -125,6 +125,11 @@ struct Policy {
   // back from free ranges. Default 0.05. Range 0 to infinity.
   double slack = 0.05;
 
+  // elastic: how long one Allocate may wait, before it makes memory beyond the slack,
+  // for work on freed memory to end. Programs that queue far ahead of the device hold
+  // less then. Default 0 (new memory is made at once). Range 0 to infinity.
+  absl::Duration reuse_wait = absl::ZeroDuration();
+
   // elastic: idle pages go back to the device after this long. Default:
   // infinite ("inf", never by themselves). Range 0 to infinity.
   absl::Duration idle_release = absl::InfiniteDuration();

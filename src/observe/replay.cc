@@ -108,7 +108,7 @@ class MemoryPass {
 
   void Allocate(std::size_t index, const TraceEvent& event) {
     AllocError why;
-    void* const block = allocator_.TryAllocate(event.bytes, OptionsOf(event, streams_), &why);
+    void* const block = Request(event, &why);
     blocks_[event.block] = block;
     if (block == nullptr) {
       if (why.code != absl::StatusCode::kOk) Failed(index, event, why);
@@ -118,6 +118,18 @@ class MemoryPass {
     const std::uintptr_t offset = reinterpret_cast<std::uintptr_t>(block) - base_;
     height_ = std::max<std::uint64_t>(height_, offset + event.bytes);
     if (options_.offsets) figures_.offsets[event.block] = static_cast<std::int64_t>(offset);
+  }
+
+  // Nothing waits, unless the policy says that requests do.
+  void* Request(const TraceEvent& event, AllocError* why) {
+    const AllocateOptions options = OptionsOf(event, streams_);
+    if (allocator_.policy().reuse_wait == absl::ZeroDuration()) {
+      return allocator_.TryAllocate(event.bytes, options, why);
+    }
+    const absl::StatusOr<void*> block = allocator_.Allocate(event.bytes, options);
+    if (block.ok()) return *block;
+    *why = {block.status().code(), GetOomCause(block.status())};
+    return nullptr;
   }
 
   void Failed(std::size_t index, const TraceEvent& event, const AllocError& why) {

@@ -75,6 +75,7 @@ std::vector<Field> MakeFields() {
       Make<&Policy::memory_kind, OneOf<MemoryKind>>("memory_kind"),
       Make<&Policy::stream_mode, OneOf<StreamMode>>("stream_mode"),
       Make<&Policy::slack, Number<0>>("slack"),
+      Make<&Policy::reuse_wait, Time>("reuse_wait"),
       Make<&Policy::idle_release, Time>("idle_release"),
       Make<&Policy::release_threshold, Bytes<0, kNoMaximum>>("release_threshold"),
       Make<&Policy::exportable, Switch>("exportable"),

@@ -91,6 +91,7 @@ Elastic::Elastic(StrategyContext context)
       clock_(device_ == nullptr ? nullptr : device_->simulated_clock()),
       granule_(memory_.Granularity()),
       ordered_(context.policy.stream_mode == StreamMode::kOrdered && timeline_ != nullptr),
+      reuse_wait_(context.policy.reuse_wait),
       idle_release_(context.policy.idle_release),
       frees_plainly_(!ordered_ && idle_release_ == absl::InfiniteDuration()),
       start_bytes_(*context.policy.preallocate ? context.limit.start_bytes / granule_ * granule_
@@ -282,6 +283,7 @@ void* Elastic::AllocateSlow(int part, FitRequest request, const Request& asked, 
   bool device_is_full = false;
   int retries = 0;
   absl::Duration wait_left = asked.may_wait ? kLongestWaitForWork : absl::ZeroDuration();
+  absl::Duration reuse_left = asked.may_wait ? reuse_wait_ : absl::ZeroDuration();
   absl::Status driver;
   Planned planned = Planned::kShort;
   Vetoed vetoed;
@@ -305,12 +307,18 @@ void* Elastic::AllocateSlow(int part, FitRequest request, const Request& asked, 
       const std::uint64_t limit =
           device_is_full ? std::min(limit_, PoolWithPromisesLocked()) : limit_;
       growth_.SetWanted(request.requested);
-      planned = MakePlan(part, request, asked.contiguous, asked.contiguous || foreign, tight, limit,
+      planned = MakePlan(part, request,
+                         {asked.contiguous, asked.contiguous || foreign, tight,
+                          reuse_left > absl::ZeroDuration(), limit},
                          vetoed, &at, &plan);
       growth_.SetWanted(0);
       if (planned == Planned::kReady && plan.steps.empty()) {
         return TakenLocked(part, Commit(&plan, true, &request, at.address));
       }
+    }
+    if (planned == Planned::kBusy) {
+      if (!WaitForOwner(asked.stream, plan.missing, &reuse_left)) reuse_left = absl::ZeroDuration();
+      continue;
     }
     if (planned != Planned::kReady) {
       if (planned == Planned::kHostMemory) break;

@@ -13,7 +13,9 @@
 //   2. a place that is partly or not backed, whose holes are filled with idle
 //      handles, with new ones (up to the budget that the slack sets), or with
 //      handles stolen from free ranges elsewhere: unmapped there, mapped here;
-//   3. the same after work that still uses free ranges has ended: the last resort.
+//   3. the same after work that still uses free ranges has ended, for as long as the
+//      policy's reuse_wait allows, and then with new handles beyond the budget;
+//   4. after such work has ended, however long that takes: the last resort.
 //
 // The rule that no driver enforces: a page leaves a free range only when all work
 // that used the range is done. cuMemUnmap does not wait for kernels. The proof is
@@ -124,15 +126,26 @@ class Elastic final : public Allocator {
     std::int64_t pool_change = 0;
     std::int64_t pool_peak = 0;
     std::uint64_t promised = 0;  // new bytes, counted from HoldPlan to Commit
+    std::uint64_t missing = 0;   // with kBusy: bytes that would be beyond the budget
     RegionWatch::Change change;
   };
   // Handles that a region callback wants to stay, by address.
   using Vetoed = std::vector<std::uint64_t>;
   enum class Planned {
     kReady,       // the plan's books are held back
+    kBusy,        // new memory would be beyond the budget, and waiting may do
     kNoPlace,     // no addresses
     kShort,       // not enough memory, whatever is idle
     kHostMemory,  // the host has no memory for the books
+  };
+
+  // How a plan may be made.
+  struct Terms {
+    bool contiguous = false;  // in one handle
+    bool in_hole = false;     // where no free chunk is
+    bool all = false;         // in wholly backed places too
+    bool may_wait = false;    // before new memory is made beyond the budget
+    std::uint64_t limit = 0;
   };
 
   // Memory that could not be unmapped after a failure; its addresses stay held.
@@ -190,12 +203,11 @@ class Elastic final : public Allocator {
   std::vector<IdleHandle> GatherIdle(std::uint64_t except_begin, std::uint64_t except_end,
                                      const Vetoed& vetoed, std::uint64_t* busy = nullptr)
       HBM_REQUIRES(growth_mutex_, mutex_);
-  // `in_hole`: where no free chunk is.
-  Planned MakePlan(int part, const FitRequest& request, bool contiguous, bool in_hole, bool all,
-                   std::uint64_t limit, const Vetoed& vetoed, core::BackedSpace::Placement* at,
-                   Plan* plan) HBM_REQUIRES(growth_mutex_, mutex_);
-  bool FillHoles(bool contiguous, std::uint64_t limit, const core::BackedSpace::Placement& at,
-                 const Vetoed& vetoed, Plan* plan) HBM_REQUIRES(growth_mutex_, mutex_);
+  Planned MakePlan(int part, const FitRequest& request, const Terms& terms, const Vetoed& vetoed,
+                   core::BackedSpace::Placement* at, Plan* plan)
+      HBM_REQUIRES(growth_mutex_, mutex_);
+  Planned FillHoles(const Terms& terms, const core::BackedSpace::Placement& at,
+                    const Vetoed& vetoed, Plan* plan) HBM_REQUIRES(growth_mutex_, mutex_);
   bool FillPiece(std::uint64_t begin, std::uint64_t end, bool contiguous, std::uint64_t limit,
                  std::vector<IdleHandle>* idle, std::uint64_t* pool, Plan* plan)
       HBM_REQUIRES(growth_mutex_, mutex_);
@@ -240,6 +252,11 @@ class Elastic final : public Allocator {
   // whether any did.
   bool WaitForWork(StreamRef stream, absl::Duration* left) HBM_REQUIRES(growth_mutex_)
       HBM_EXCLUDES(mutex_);
+  // The same for the owner's work on that many freed bytes, if a marker tells of it.
+  bool WaitForOwner(StreamRef stream, std::uint64_t bytes, absl::Duration* left)
+      HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
+  bool WaitForMarker(Timeline::Marker marker, const std::vector<std::uint64_t>& noted,
+                     absl::Duration* left) HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
   AllocError Exhausted(const FitRequest& request, Planned why, bool device_is_full,
                        const absl::Status& driver) HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
 
@@ -273,6 +290,7 @@ class Elastic final : public Allocator {
   SimulatedClock* const clock_;
   const std::uint64_t granule_;
   const bool ordered_;
+  const absl::Duration reuse_wait_;
   const absl::Duration idle_release_;
   const bool frees_plainly_;  // a free is in no stream's order and no queue
   const std::uint64_t start_bytes_;

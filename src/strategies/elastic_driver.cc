@@ -237,6 +237,26 @@ bool Elastic::WaitForWork(StreamRef stream, absl::Duration* left) {
     work_.KeepMarker(marker);  // other threads may see that it is done meanwhile
     noted = work_.NotedSoFar();
   }
+  return WaitForMarker(marker, noted, left);
+}
+
+bool Elastic::WaitForOwner(StreamRef stream, std::uint64_t bytes, absl::Duration* left) {
+  if (timeline_ == nullptr || *left <= absl::ZeroDuration()) return false;
+  Timeline::Marker marker;
+  {
+    core::MutexLock lock(mutex_);
+    if (owner_ == core::kSafe) return false;
+    if (stream.is_handle()) work_.Mark(stream);
+    marker = work_.MarkerCovering(owner_, bytes);
+    if (marker == 0) return false;
+    work_.KeepMarker(marker);
+  }
+  return WaitForMarker(marker, {}, left);
+}
+
+// 0: for the whole device, after which all that is noted here is done.
+bool Elastic::WaitForMarker(Timeline::Marker marker, const std::vector<std::uint64_t>& noted,
+                            absl::Duration* left) {
   const absl::Duration began = Now();
   absl::Status waited = marker != 0 ? timeline_->WaitOnHost(marker, std::min(*left, kWaitSlice))
                                     : timeline_->WaitForDevice();

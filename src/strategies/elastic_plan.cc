@@ -57,38 +57,43 @@ std::vector<Elastic::IdleHandle> Elastic::GatherIdle(std::uint64_t except_begin,
   return idle;
 }
 
-Elastic::Planned Elastic::MakePlan(int part, const FitRequest& request, bool contiguous,
-                                   bool in_hole, bool all, std::uint64_t limit,
+Elastic::Planned Elastic::MakePlan(int part, const FitRequest& request, const Terms& terms,
                                    const Vetoed& vetoed, BackedSpace::Placement* at, Plan* plan) {
-  *at = spaces_[part].Choose(request, pages_, all, in_hole);
+  *at = spaces_[part].Choose(request, pages_, terms.all, terms.in_hole);
   if (!at->found) return Planned::kNoPlace;
   plan->part = part;
   plan->begin = at->address;
   plan->end = at->address + request.rounded;
-  if (at->unbacked != 0 && !FillHoles(contiguous, limit, *at, vetoed, plan)) return Planned::kShort;
+  if (at->unbacked != 0) {
+    const Planned filled = FillHoles(terms, *at, vetoed, plan);
+    if (filled != Planned::kReady) return filled;
+  }
   return HoldPlan(*at, plan) ? Planned::kReady : Planned::kHostMemory;
 }
 
-bool Elastic::FillHoles(bool contiguous, std::uint64_t limit, const BackedSpace::Placement& at,
-                        const Vetoed& vetoed, Plan* plan) {
+Elastic::Planned Elastic::FillHoles(const Terms& terms, const BackedSpace::Placement& at,
+                                    const Vetoed& vetoed, Plan* plan) {
   const std::uint64_t begin = RoundDown(plan->begin, granule_);
   const std::uint64_t end = RoundUp(plan->end, granule_);
   const bool is_small = plan->part == kSmall;
   std::uint64_t pool = PoolWithPromisesLocked();
   std::vector<IdleHandle> idle;
-  const std::uint64_t budget = growth_.Budget(limit);
-  if (!loose_.empty() || pool + at.unbacked + growth_.SpareHandle(is_small) > budget) {
-    std::uint64_t busy_bytes = 0;
+  const std::uint64_t budget = growth_.Budget(terms.limit);
+  const std::uint64_t need = pool + at.unbacked;
+  if (!loose_.empty() || need + growth_.SpareHandle(is_small) > budget) {
+    // What only waits for work is no less movable than what is idle.
+    std::uint64_t busy_bytes = spaces_[kSmall].unsafe_bytes() + spaces_[kLarge].unsafe_bytes();
     idle = GatherIdle(begin, end, vetoed, &busy_bytes);
     std::uint64_t idle_bytes = 0;
     for (const IdleHandle& handle : idle) idle_bytes += handle.mapping.bytes;
-    if (pool + at.unbacked > budget) {
-      // What only waits for work is no less movable than what is idle.
-      const std::uint64_t unsafe = spaces_[kSmall].unsafe_bytes() + spaces_[kLarge].unsafe_bytes();
-      growth_.NotePressure(
-          {pool + at.unbacked, idle_bytes + busy_bytes + unsafe, LargestPinned(idle)});
+    if (need > budget) {
+      growth_.NotePressure({need, idle_bytes + busy_bytes, LargestPinned(idle)});
     }
-    if (pool + at.unbacked > limit + idle_bytes) return false;
+    if (terms.may_wait && busy_bytes != 0 && need > budget + idle_bytes) {
+      plan->missing = need - budget - idle_bytes;
+      return Planned::kBusy;
+    }
+    if (need > terms.limit + idle_bytes) return Planned::kShort;
     SortVictims(&idle);
   }
   for (std::uint64_t address = begin; address < end;) {
@@ -98,10 +103,12 @@ bool Elastic::FillHoles(bool contiguous, std::uint64_t limit, const BackedSpace:
       continue;
     }
     const std::uint64_t piece_end = i < pages_.size() ? std::min(end, pages_[i].address) : end;
-    if (!FillPiece(address, piece_end, contiguous, limit, &idle, &pool, plan)) return false;
+    if (!FillPiece(address, piece_end, terms.contiguous, terms.limit, &idle, &pool, plan)) {
+      return Planned::kShort;
+    }
     address = piece_end;
   }
-  return true;
+  return Planned::kReady;
 }
 
 // What of the largest free chunk for large blocks could not be stolen: mostly the

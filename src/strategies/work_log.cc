@@ -189,6 +189,20 @@ Timeline::Marker WorkLog::OldestMarker() const {
   return oldest == nullptr ? 0 : oldest->marker;
 }
 
+Timeline::Marker WorkLog::MarkerCovering(core::OrderId order, std::uint64_t bytes) const {
+  Timeline::Marker latest = 0;
+  std::uint64_t covered = 0;
+  for (const Batch& batch : logs_[order - 1]->batches) {
+    for (std::uint32_t i = 0; i < batch.count; ++i) {
+      covered += batch.ranges[i].end - batch.ranges[i].begin;
+    }
+    if (batch.marker == 0) continue;
+    latest = batch.marker;
+    if (covered >= bytes) break;
+  }
+  return latest;
+}
+
 std::vector<std::uint64_t> WorkLog::NotedSoFar() const {
   std::vector<std::uint64_t> noted;
   noted.reserve(logs_.size());

@@ -106,6 +106,9 @@ class WorkLog {
 
   // The oldest marker that is not done; 0 if there is none.
   Timeline::Marker OldestMarker() const;
+  // The oldest marker of an order that covers this many freed bytes of it, the latest
+  // if none does; 0 if there is none.
+  Timeline::Marker MarkerCovering(core::OrderId order, std::uint64_t bytes) const;
   // Until the next call, the marker stays valid even if it is seen done. 0: none.
   void KeepMarker(Timeline::Marker marker) { kept_ = marker; }
   // For waiting for the whole device: how far each stream's notes go now, and that

@@ -35,7 +35,8 @@ TEST(ParsePolicy, ReadsEveryField) {
   const absl::StatusOr<Policy> policy = ParsePolicy(
       "bfc:memory_fraction=0.5-0.9,preallocate=yes,memory_limit=8GiB,reserve=1GiB,"
       "fraction_of=free,growth=4MiB,fragmentation_fraction=0.1,garbage_collection=on,max_wait=10s,"
-      "on_shortage=fail,memory_kind=pinned_host,stream_mode=ordered,slack=inf,idle_release=5s,"
+      "on_shortage=fail,memory_kind=pinned_host,stream_mode=ordered,slack=inf,reuse_wait=20ms,idle_"
+      "release=5s,"
       "release_threshold=1GB,peers=1;2,thread_cache=1,quarantine=16MiB,trace=a=b:%p.csv,means=1");
   ASSERT_TRUE(policy.ok()) << policy.status();
   Policy want;
@@ -53,6 +54,7 @@ TEST(ParsePolicy, ReadsEveryField) {
   want.memory_kind = MemoryKind::kPinnedHost;
   want.stream_mode = StreamMode::kOrdered;
   want.slack = std::numeric_limits<double>::infinity();
+  want.reuse_wait = absl::Milliseconds(20);
   want.idle_release = absl::Seconds(5);
   want.release_threshold = 1000000000;
   want.peers = {1, 2};
@@ -165,7 +167,7 @@ TEST(ParsePolicy, OutOfRange) {
   for (const char* spec :
        {"memory_limit=0", "growth=255", "growth=2TiB", "fragmentation_fraction=1.1",
         "fragmentation_fraction=inf", "fragmentation_fraction=-0.1", "slack=-1", "slack=nan",
-        "max_wait=-1s", "idle_release=-1ns", "quarantine=1025GiB", "reserve=-1",
+        "max_wait=-1s", "reuse_wait=-1s", "idle_release=-1ns", "quarantine=1025GiB", "reserve=-1",
         "reserve=18446744073709551616"}) {
     EXPECT_FALSE(ParsePolicy(spec).ok()) << ErrorOf(spec);
   }
@@ -318,6 +320,7 @@ class RandomPolicies {
     if (Coin()) p.memory_kind = static_cast<MemoryKind>(Below(3));
     if (Coin()) p.stream_mode = static_cast<StreamMode>(Below(2));
     if (Coin()) p.slack = Unit() * 10;
+    if (Coin()) p.reuse_wait = Time();
     if (Coin()) p.idle_release = Time();
     if (Coin()) p.release_threshold = Size();
     p.exportable = Coin();

@@ -117,9 +117,44 @@ TEST_F(ElasticLagTest, WaitingIsTheLastResortAndCounted) {
   }
 }
 
+// With reuse_wait a request waits before it takes more than the slack, and no longer.
+TEST_F(ElasticLagTest, AReuseWaitHoldsThePoolDown) {
+  struct Case {
+    const char* policy;
+    bool try_only;
+    int waited_ms;
+    bool pool_grows;
+  };
+  for (const Case& c : {Case{"elastic:slack=0,reuse_wait=50ms", false, 10, false},
+                        Case{"elastic:slack=0,reuse_wait=2ms", false, 2, true},
+                        Case{"elastic:slack=0,reuse_wait=50ms", true, 0, true},
+                        Case{"elastic:slack=0", false, 0, true}}) {
+    SCOPED_TRACE(c.policy);
+    TearDown();
+    allocator_.reset();
+    freed_.clear();
+    Open(c.policy, "sim:1GiB,lag=10ms");
+    void* const a = *allocator_->Allocate(24 * kMiB, On(1));
+    ASSERT_TRUE(allocator_->Allocate(8 * kMiB, On(1)).ok());
+    void* const b = *allocator_->Allocate(24 * kMiB, On(1));
+    Free(a, 24 * kMiB, absl::Milliseconds(10));
+    Free(b, 24 * kMiB, absl::Milliseconds(10));
+    EXPECT_NE(c.try_only ? allocator_->TryAllocate(40 * kMiB, On(1))
+                         : *allocator_->Allocate(40 * kMiB, On(1)),
+              nullptr);
+    const Stats stats = allocator_->GetStats();
+    EXPECT_EQ(clock().Now(), absl::Milliseconds(c.waited_ms));
+    EXPECT_EQ(stats.wait_nanoseconds, c.waited_ms * 1'000'000);
+    EXPECT_EQ(stats.num_waits > 0, c.waited_ms > 0);
+    EXPECT_EQ(stats.peak_pool_bytes > static_cast<std::int64_t>(56 * kMiB), c.pool_grows);
+    EXPECT_EQ(taken_early_, 0);
+  }
+}
+
 TEST_F(ElasticLagTest, NothingIsTakenEarlyUnderChurnOnSeveralStreams) {
-  for (const char* policy : {"elastic:slack=0", "elastic:slack=0,stream_mode=ordered", "elastic",
-                             "elastic:slack=0,idle_release=0"}) {
+  for (const char* policy :
+       {"elastic:slack=0", "elastic:slack=0,stream_mode=ordered", "elastic",
+        "elastic:slack=0,idle_release=0", "elastic:reuse_wait=1s,stream_mode=ordered"}) {
     SCOPED_TRACE(policy);
     TearDown();
     allocator_.reset();

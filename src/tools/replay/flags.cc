@@ -205,8 +205,8 @@ how it is measured
   Memory and speed are measured apart, each on a fresh device and allocator. The
   memory pass reads statistics after every event. The timed passes do nothing but
   allocate and free, one thread, blocks in a flat array. Waiting for memory is off
-  (max_wait=0). Blocks that a trace leaves live are freed between passes, outside
-  the timed part. The clock of a simulated device follows the trace's times; in
+  (max_wait=0), but for reuse_wait in the memory pass. Blocks that a trace leaves
+  live are freed between passes, outside the timed part. The clock of a simulated device follows the trace's times; in
   timed passes only if the strategy depends on it (lag=, idle_release=).
 
 figures (JSON and CSV names; bytes, and microseconds where a name ends in _us)
