@@ -3,13 +3,13 @@
 """Trains models whose sizes vary from step to step, on PyTorch's allocator and on ours.
 
     train.py [--out FILE] [--models gpt2,gnn,resnet50] [--steps N] [--rounds N]
-             [--allocators pytorch,pytorch_again,expandable,elastic]
+             [--allocators pytorch,expandable,elastic] [--processes N]
 
-One process for each model and allocator; every round draws the same sizes. Prints a
-table, and writes JSON with each loss. The rate is the best round's, but for the first,
-which is in the column before. `calls` and `driver` are those of the last round.
-`pytorch_again` says whether the loop itself gives the same losses twice. Exit code 1: a
-run failed or losses differ.
+Processes of their own for each model and allocator, in turn, so that what else happens on
+the machine meets all; every round draws the same sizes. Prints a table, and writes JSON
+with each loss. The rate is the best round's, but for the first of a process, which is in
+the column before. `calls`, `driver` and `waits` are those of a process's last round.
+Losses must be the same in all processes. Exit code 1: a run failed or losses differ.
 `hbmalloc` (src/interop/python) must be importable.
 """
 import argparse
@@ -21,10 +21,10 @@ import time
 
 ALLOCATORS = {  # PYTORCH_ALLOC_CONF, HBMALLOC_POLICY
     "pytorch": ("", None),
-    "pytorch_again": ("", None),
     "expandable": ("expandable_segments:True", None),
     "elastic": ("", "elastic:memory_fraction=1"),
-    "elastic_slack_0.1": ("", "elastic:memory_fraction=1,slack=0.1"),
+    "elastic_reuse_wait": ("", "elastic:memory_fraction=1,reuse_wait=100ms"),
+    "elastic_slack_0.04": ("", "elastic:memory_fraction=1,slack=0.04,reuse_wait=100ms"),
     "elastic_slack_0.25": ("", "elastic:memory_fraction=1,slack=0.25"),
     "elastic_slack_inf": ("", "elastic:memory_fraction=1,slack=inf"),
     "on_demand": ("", "on_demand:memory_fraction=1"),
@@ -244,46 +244,65 @@ def run(model, allocator, arguments):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def merge(results):
+    """Of the processes of one model and allocator: all warm rounds, the highest peaks."""
+    merged = dict(results[-1])
+    merged["first_s"] = min(result["round_s"][0] for result in results)
+    merged["warm_s"] = [s for result in results for s in result["round_s"][1:]]
+    for key in ("live", "pool"):
+        merged[key] = max(result[key] for result in results)
+    merged["all_losses"] = [result["losses"] for result in results]
+    return merged
+
+
 def row(result, base):
-    rate = result["steps"] / min(result["round_s"][1:] or result["round_s"])
-    first = result["steps"] / result["round_s"][0]
-    base_rate = base["steps"] / min(base["round_s"][1:] or base["round_s"])
-    same = "same" if result["losses"] == base["losses"] else "DIFFER"
+    rate, base_rate = (r["steps"] / min(r["warm_s"]) for r in (result, base))
+    first = result["steps"] / result["first_s"]
+    same = "same" if is_same(result, base) else "DIFFER"
     before, after = result["after_rounds"][-2:]
-    driver = [after.get(key, 0) - before.get(key, 0) for key in ("driver_calls", "driver_s")]
+    calls, driver, waits, wait = (after.get(key, 0) - before.get(key, 0)
+                                  for key in ("driver_calls", "driver_s", "waits", "wait_s"))
     return (f"{result['model']:9} {result['allocator']:19} {result['live'] / 2**30:9.3f} {result['pool'] / 2**30:9.3f} "
             f"{result['pool'] / result['live']:9.3f} {first:8.2f} {rate:8.2f} {rate / base_rate:9.3f} "
-            f"{driver[0]:7} {1e3 * driver[1]:7.1f}ms  {same}")
+            f"{calls:7} {1e3 * driver:7.1f}ms {waits:5} {1e3 * wait:7.1f}ms  {same}")
+
+
+def is_same(result, base):
+    return all(losses == base["losses"] for losses in result["all_losses"])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", default="")
     parser.add_argument("--models", default="gpt2,gnn,resnet50")
-    parser.add_argument("--allocators", default="pytorch,pytorch_again,expandable,elastic")
+    parser.add_argument("--allocators", default="pytorch,expandable,elastic")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
         print(json.dumps(train(*arguments.one, arguments.steps, arguments.rounds)))
         return
     results, failed = [], False
-    print("model     allocator            live GiB  pool GiB pool/live 1st st/s   st/s of pytorch   calls    driver  losses", flush=True)
+    print("model     allocator            live GiB  pool GiB pool/live 1st st/s   st/s of pytorch   calls    driver"
+          " waits    waited  losses", flush=True)
     for model in arguments.models.split(","):
-        base = None
-        for allocator in arguments.allocators.split(","):
-            result = run(model, allocator, arguments)
+        names = arguments.allocators.split(",")
+        runs = {name: [] for name in names}
+        for name in names * arguments.processes:
+            result = run(model, name, arguments)
             failed |= result is None
-            if result is None:
-                continue
-            base = base or result
-            failed |= result["losses"] != base["losses"]
-            results.append(result)
-            print(row(result, base), flush=True)
-            if arguments.out:
-                with open(arguments.out, "w") as file:
-                    json.dump(results, file)
+            if result is not None:
+                runs[name].append(result)
+        merged = [merge(runs[name]) for name in names if runs[name]]
+        for result in merged:
+            failed |= not is_same(result, merged[0])
+            print(row(result, merged[0]), flush=True)
+        results += merged
+        if arguments.out:
+            with open(arguments.out, "w") as file:
+                json.dump(results, file)
     sys.exit(1 if failed else 0)
 
 
