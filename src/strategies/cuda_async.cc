@@ -296,7 +296,10 @@ absl::Status CudaAsync::WaitForFrees(absl::Duration max_wait) {
   if (max_wait == absl::InfiniteDuration()) return timeline->WaitForDevice();
   const absl::StatusOr<Timeline::Marker> marker = timeline->Record(StreamRef());
   if (!marker.ok()) return absl::OkStatus();  // in a capture: what is pending stays so
-  timeline->WaitOnHost(*marker, max_wait).IgnoreError();
+  // To see that it is done is not enough for the pool; to wait for what is done is.
+  if (timeline->WaitOnHost(*marker, max_wait).ok()) {
+    timeline->WaitOnHost(*marker, absl::InfiniteDuration()).IgnoreError();
+  }
   timeline->Forget(*marker);
   return absl::OkStatus();
 }
