@@ -168,6 +168,9 @@ class MemorySource {
     return AllocateRegion(bytes);
   }
   virtual absl::Status ReleaseBlock(MemoryRange block) { return ReleaseRegion(block); }
+  // Whether ReleaseBlock itself waits until no work on the device uses the block any
+  // more. Otherwise its caller does.
+  virtual bool ReleaseBlockWaits() const { return false; }
 
   // Bytes this source holds from its device now, or 0 if it does not count them
   // (then the strategy adds up the ranges it was given).

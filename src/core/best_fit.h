@@ -155,6 +155,8 @@ class BestFit {
   const ChunkDetails& details(ChunkId id) const { return chunks_.details(id); }
   OrderId OrderOf(ChunkId id) const { return ordered_ ? chunks_.details(id).order : kSafe; }
   bool ordered() const { return ordered_; }
+  // From now on chunks have orders; all that is there is safe.
+  void StartOrders() { ordered_ = true; }
 
   // Bytes of host memory in use.
   std::size_t BookkeepingBytes() const;
@@ -263,7 +265,7 @@ class BestFit {
   // Room beyond a batch, for changes that are not counted one by one.
   static constexpr std::uint32_t kSlack = 64;
 
-  const bool ordered_;
+  bool ordered_;
   std::uint32_t prepared_ = 0;  // operations that find room
   const std::uint64_t max_waste_;
   ChunkTable chunks_;

@@ -241,9 +241,25 @@ absl::Status Platform::WaitFor(StreamRef stream) {
   return waited;
 }
 
+// What a capture uses is used by launches to come, which no free can wait for.
+absl::Status Platform::CheckNotCaptured(const Block& block, StreamRef last) {
+  std::vector<StreamRef> streams = block.used_on;
+  if (last.is_handle()) streams.push_back(last);
+  for (const StreamRef stream : streams) {
+    const absl::StatusOr<bool> capturing = source_->timeline()->IsCapturing(stream);
+    if (!capturing.ok()) return capturing.status();
+    if (!*capturing) continue;
+    return absl::FailedPreconditionError(
+        "a CUDA graph is being captured on a stream that uses the block; free it after that, or "
+        "announce the capture by BeginCapturePool");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Platform::WaitForUsers(const Block& block, StreamRef after) {
   if (source_->timeline() == nullptr || after.is_synchronized()) return absl::OkStatus();
   const StreamRef last = after.is_of_allocation() ? block.stream : after;
+  if (source_->ReleaseBlockWaits()) return CheckNotCaptured(block, last);
   if (last.is_handle()) {
     if (absl::Status waited = WaitFor(last); !waited.ok()) return waited;
   }

@@ -70,6 +70,7 @@ class Platform final : public Allocator {
   std::size_t ReleaseKept() HBM_EXCLUDES(mutex_, source_mutex_);
   std::nullopt_t Failed(AllocError error, AllocError* why) HBM_EXCLUDES(mutex_);
   AllocError Exhausted();
+  absl::Status CheckNotCaptured(const Block& block, StreamRef last);
   absl::Status WaitForUsers(const Block& block, StreamRef after);
   absl::Status WaitFor(StreamRef stream);
   // The clock that waiting moves: the device's own where it is simulated.

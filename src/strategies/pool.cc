@@ -52,9 +52,12 @@ core::BestFit::Options FitOptions(const StrategyContext& context) {
     options.max_waste =
         static_cast<std::uint64_t>(fraction * static_cast<double>(context.limit.bytes));
   }
-  options.ordered =
-      *context.policy.stream_mode == StreamMode::kOrdered && context.source->timeline() != nullptr;
   return options;
+}
+
+bool IsOrdered(const StrategyContext& context) {
+  return *context.policy.stream_mode == StreamMode::kOrdered &&
+         context.source->timeline() != nullptr;
 }
 
 std::uint64_t FirstRegionBytes(const StrategyContext& context) {
@@ -123,12 +126,14 @@ Pool::Pool(StrategyContext context)
       start_bytes_(FloorToUnit(context.limit.start_bytes)),
       quarantine_bytes_(context.policy.quarantine),
       garbage_collection_(context.policy.garbage_collection),
-      is_plain_(!FitOptions(context).ordered && context.policy.quarantine == 0),
+      is_plain_(!IsOrdered(context) && context.policy.quarantine == 0),
       next_region_bytes_(std::max(FirstRegionBytes(context), kChunkUnit)),
       fit_(FitOptions(context)),
       limit_(context.limit.bytes),
       limit_source_(context.limit.source) {
-  if (fit_.ordered()) order_ = std::make_unique<StreamOrder>(&fit_, &mutex_, source_->timeline());
+  if (IsOrdered(context)) {
+    order_ = std::make_unique<StreamOrder>(&fit_, &mutex_, source_->timeline());
+  }
 }
 
 Pool::~Pool() {
@@ -511,11 +516,22 @@ absl::Status Pool::DeallocateOrdered(void* ptr, StreamRef after) {
   bool due = false;
   {
     core::MutexLock lock(mutex_);
+    // As long as one stream is known, what it frees is safe.
+    if (HBM_LIKELY(!after.is_handle() && order_->IsOneStreamLocked() && quarantine_bytes_ == 0)) {
+      const ChunkId id = fit_.TakeLive(AddressOf(ptr));
+      if (HBM_UNLIKELY(id == kNoChunk)) return absl::CancelledError();
+      order_->NoteFreedLocked(core::kSafe);
+      const core::Chunk& chunk = fit_.chunk(id);
+      counters_.Freed(chunk.size, chunk.requested());
+      fit_.FreePlain(id);
+      return absl::OkStatus();
+    }
     const ChunkId id = fit_.FindLive(AddressOf(ptr));
     if (HBM_UNLIKELY(id == kNoChunk)) return absl::CancelledError();
     if (after.is_of_allocation()) {
-      last = StreamOf(fit_.details(id).stream_or_sequence);
-      order = order_->OrderOfBlockLocked(fit_.details(id).order, last);
+      last = fit_.chunk(id).has_details() ? StreamOf(fit_.details(id).stream_or_sequence)
+                                          : StreamRef();
+      order = order_->OrderOfBlockLocked(fit_.OrderOf(id), last);
     } else if (after.is_synchronized()) {
       order = core::kSafe;
       order_->DropUsesLocked(id);
@@ -524,7 +540,7 @@ absl::Status Pool::DeallocateOrdered(void* ptr, StreamRef after) {
     }
     if (HBM_LIKELY(order != StreamOrder::kUnknown && !order_->HasUsesLocked(id))) {
       fit_.TakeLive(AddressOf(ptr));
-      order_->NoteFreedLocked(fit_.details(id).order);
+      order_->NoteFreedLocked(fit_.OrderOf(id));
       const core::Chunk& chunk = fit_.chunk(id);
       counters_.Freed(chunk.size, chunk.requested());
       if (HBM_UNLIKELY(quarantine_bytes_ != 0)) {
@@ -556,7 +572,7 @@ absl::Status Pool::DeallocateHeld(void* ptr, StreamRef last,
     if (id == kNoChunk) return absl::CancelledError();
     const core::Chunk& chunk = fit_.chunk(id);
     counters_.Freed(chunk.size, chunk.requested());
-    order_->NoteFreedLocked(fit_.details(id).order);
+    order_->NoteFreedLocked(fit_.OrderOf(id));
     order_->HoldLocked(id);
   }
   order_->MarkHeld(id, last, key.ok());

@@ -107,6 +107,7 @@ absl::StatusOr<OrderId> StreamOrder::Introduce(StreamRef stream, Key key) {
   {
     core::MutexLock lock(mutex_);
     several_ = true;
+    fit_.StartOrders();
     cached_key_ = kNoKey;
   }
   const bool is_captured =

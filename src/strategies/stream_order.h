@@ -83,6 +83,9 @@ class StreamOrder {
   // The order of chunks that a stream may use; kUnknown: introduce it first.
   core::OrderId Find(Key key) { return key == cached_key_ ? cached_order_ : FindSlow(key); }
 
+  // One stream at most is known, and no block is used on another one.
+  bool IsOneStreamLocked() const { return !several_ && uses_.empty(); }
+
   // The order in which a block is freed that was allocated in `order` on `stream`.
   core::OrderId OrderOfBlockLocked(core::OrderId order, StreamRef stream) const {
     // While one stream was known it had no order of its own; it was the first.

@@ -154,6 +154,25 @@ TEST_F(GpuFactsTest, WhatIsCalledInACaptureDoesNotSpoilIt) {
   EXPECT_EQ(driver_->EventDestroy(event), CUDA_SUCCESS);
 }
 
+// "cuMemFree of what cuMemAlloc gave waits for the work on every stream", on which
+// platform relies; to unmap does not.
+TEST_F(GpuFactsTest, MemFreeWaitsForKernels) {
+  const Stream stream;
+  for (int round = 0; round < 5; ++round) {
+    CUdeviceptr block = 0;
+    ASSERT_EQ(driver_->MemAlloc(&block, 4 << 20), CUDA_SUCCESS);
+    cudaEvent_t done = nullptr;
+    cudaEventCreateWithFlags(&done, cudaEventDisableTiming);
+    Spin(40'000'000, stream.get());
+    cudaEventRecord(done, stream.get());
+    EXPECT_EQ(cudaEventQuery(done), cudaErrorNotReady);
+    EXPECT_EQ(driver_->MemFree(block), CUDA_SUCCESS);
+    EXPECT_EQ(cudaEventQuery(done), cudaSuccess);
+    cudaEventDestroy(done);
+    cudaGetLastError();
+  }
+}
+
 // When a pool sees that a stream has come to a free: only then TrimTo gives it back.
 TEST_F(GpuFactsTest, WhatMakesAFreeVisibleToAPool) {
   const auto ok = [](CUresult result) { EXPECT_EQ(result, CUDA_SUCCESS); };

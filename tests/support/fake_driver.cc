@@ -155,6 +155,11 @@ struct FakeCalls {
     ENTER(MemFree);
     const auto found = fake.allocations_.find(address);
     if (found == fake.allocations_.end()) return CUDA_ERROR_INVALID_VALUE;
+    // It waits for all work that is queued.
+    for (auto& [handle, stream] : fake.streams_) {
+      std::uint64_t& done = fake.done_[stream.id];
+      done = std::max(done, stream.clock[stream.id]);
+    }
     fake.used_ -= found->second;
     fake.allocations_.erase(found);
     return CUDA_SUCCESS;

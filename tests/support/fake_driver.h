@@ -78,7 +78,8 @@ class FakeDriver {
   // Whether work queued on `next` from now on comes after the work `position` on
   // `previous`.
   bool IsOrdered(StreamRef previous, std::uint64_t position, StreamRef next);
-  // The same for a stream that may be gone, by its id.
+  bool IsDone(StreamRef stream, std::uint64_t position) { return done_[IdOf(stream)] >= position; }
+  // As IsOrdered, for a stream that may be gone, by its id.
   bool IsDoneOrWaited(std::uint64_t id, std::uint64_t position, StreamRef next);
   std::uint64_t IdOf(StreamRef stream);
   void SetCapturing(StreamRef stream, bool capturing);

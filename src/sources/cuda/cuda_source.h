@@ -65,6 +65,11 @@ class CudaSource final : public MemorySource, public StreamOrderedMemory, public
   // As the driver packs them: small blocks share its granules.
   absl::StatusOr<MemoryRange> AllocateBlock(std::size_t bytes, std::size_t alignment) override;
   absl::Status ReleaseBlock(MemoryRange block) override;
+  // cuMemFree of what cuMemAlloc gave is one of the driver's implicit synchronisations,
+  // on every stream. To unmap is none.
+  bool ReleaseBlockWaits() const override {
+    return kind_ == MemoryKind::kDevice && !mapped_regions_;
+  }
   std::size_t HeldBytes() const override {
     return held_.load(std::memory_order_relaxed) + memory_.HeldBytes();
   }

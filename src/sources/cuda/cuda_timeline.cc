@@ -84,7 +84,8 @@ absl::StatusOr<std::uint64_t> CudaTimeline::IdInCapture(StreamRef stream) const 
 }
 
 absl::StatusOr<bool> CudaTimeline::IsCapturing(StreamRef stream) {
-  const DriverScope scope(&context_);
+  if (stream.value() > kPerThreadHandle && !context_.IsInChild()) return AskIfCapturing(stream);
+  const DriverScope scope(&context_, DriverScope::CaptureMode::kAsItIs);
   if (!scope.status().ok()) return scope.status();
   return AskIfCapturing(stream);
 }
