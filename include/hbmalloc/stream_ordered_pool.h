@@ -46,6 +46,9 @@ class StreamOrderedPool {
   // Gives back what is free and over `keep` bytes; what a stream still has to free
   // stays.
   virtual absl::Status TrimTo(std::size_t keep) = 0;
+  // How much free memory stays when streams are waited for, in place of what the
+  // options said.
+  virtual absl::Status SetReleaseThreshold(std::size_t bytes) = 0;
   virtual absl::StatusOr<Usage> GetUsage() const = 0;
   virtual absl::Status ResetPeak() = 0;
   // The steps in which `reserved` grows and shrinks.

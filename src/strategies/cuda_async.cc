@@ -52,14 +52,16 @@ absl::StatusOr<std::unique_ptr<Allocator>> MakeCudaAsync(StrategyContext context
   }
   context.limit.bytes -= context.limit.bytes % step;
   return std::unique_ptr<Allocator>(
-      std::make_unique<CudaAsync>(std::move(context), *std::move(pool)));
+      std::make_unique<CudaAsync>(std::move(context), *std::move(pool), options.release_threshold));
 }
 
-CudaAsync::CudaAsync(StrategyContext context, std::unique_ptr<StreamOrderedPool> pool)
+CudaAsync::CudaAsync(StrategyContext context, std::unique_ptr<StreamOrderedPool> pool,
+                     std::size_t release_threshold)
     : Allocator(Effective(context)),
       device_(context.device),
       source_(context.source),
       pool_(std::move(pool)),
+      release_threshold_(release_threshold),
       granularity_(std::max({source_->Granularity(), pool_->Granularity(), kMinAlignment})),
       limit_(context.limit.bytes),
       limit_source_(context.limit.source) {}
@@ -290,24 +292,34 @@ Snapshot CudaAsync::DoTakeSnapshot() const {
 // The driver gives nothing back that a stream has freed before it has seen, in a call
 // that waits, that the stream came to it. With a limit that is the default stream, and
 // those that it is ordered with; all others only if it may take as long as it takes.
-absl::Status CudaAsync::WaitForFrees(absl::Duration max_wait) {
+absl::Status CudaAsync::WaitForFrees(const TrimOptions& options) {
   Timeline* const timeline = source_->timeline();
-  if (timeline == nullptr || max_wait <= absl::ZeroDuration()) return absl::OkStatus();
-  if (max_wait == absl::InfiniteDuration()) return timeline->WaitForDevice();
-  const absl::StatusOr<Timeline::Marker> marker = timeline->Record(StreamRef());
-  if (!marker.ok()) return absl::OkStatus();  // in a capture: what is pending stays so
-  // To see that it is done is not enough for the pool; to wait for what is done is.
-  if (timeline->WaitOnHost(*marker, max_wait).ok()) {
-    timeline->WaitOnHost(*marker, absl::InfiniteDuration()).IgnoreError();
+  if (timeline == nullptr || options.max_wait <= absl::ZeroDuration()) return absl::OkStatus();
+  // To wait is what makes the driver give back all but its threshold.
+  const bool keeps = options.keep_pool_bytes > release_threshold_;
+  if (keeps) {
+    absl::Status kept = pool_->SetReleaseThreshold(options.keep_pool_bytes);
+    if (!kept.ok()) return kept;
   }
-  timeline->Forget(*marker);
-  return absl::OkStatus();
+  absl::Status waited;
+  if (options.max_wait == absl::InfiniteDuration()) {
+    waited = timeline->WaitForDevice();
+  } else if (const absl::StatusOr<Timeline::Marker> marker = timeline->Record(StreamRef());
+             marker.ok()) {  // not in a capture: there what is pending stays so
+    // To see that it is done is not enough for the pool; to wait for what is done is.
+    if (timeline->WaitOnHost(*marker, options.max_wait).ok()) {
+      timeline->WaitOnHost(*marker, absl::InfiniteDuration()).IgnoreError();
+    }
+    timeline->Forget(*marker);
+  }
+  if (keeps) waited.Update(pool_->SetReleaseThreshold(release_threshold_));
+  return waited;
 }
 
 absl::StatusOr<TrimResult> CudaAsync::DoTrim(const TrimOptions& options) {
   const absl::StatusOr<StreamOrderedPool::Usage> before = pool_->GetUsage();
   if (!before.ok()) return before.status();
-  if (absl::Status waited = WaitForFrees(options.max_wait); !waited.ok()) return waited;
+  if (absl::Status waited = WaitForFrees(options); !waited.ok()) return waited;
   if (absl::Status trimmed = pool_->TrimTo(options.keep_pool_bytes); !trimmed.ok()) return trimmed;
   const absl::StatusOr<StreamOrderedPool::Usage> after = pool_->GetUsage();
   if (!after.ok()) return after.status();

@@ -29,7 +29,8 @@ absl::StatusOr<std::unique_ptr<Allocator>> MakeCudaAsync(StrategyContext context
 
 class CudaAsync final : public Allocator {
  public:
-  CudaAsync(StrategyContext context, std::unique_ptr<StreamOrderedPool> pool);
+  CudaAsync(StrategyContext context, std::unique_ptr<StreamOrderedPool> pool,
+            std::size_t release_threshold);
   ~CudaAsync() override;
 
  private:
@@ -59,11 +60,12 @@ class CudaAsync final : public Allocator {
   absl::StatusOr<void*> TakeAfterWaiting(std::size_t bytes, StreamRef stream, OomCause* cause);
   absl::Status JoinUsers(const std::vector<StreamRef>& users, StreamRef last);
   void GiveBackBytes(std::size_t bytes);
-  absl::Status WaitForFrees(absl::Duration max_wait);
+  absl::Status WaitForFrees(const TrimOptions& options);
 
   const std::shared_ptr<Device> device_;  // kept alive, and before the source
   const std::shared_ptr<MemorySource> source_;
   const std::unique_ptr<StreamOrderedPool> pool_;
+  const std::size_t release_threshold_;
   const std::size_t granularity_;
 
   mutable core::SpinLock mutex_;

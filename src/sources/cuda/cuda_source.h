@@ -15,8 +15,8 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 
+#include "absl/container/flat_hash_map.h"
 #include "hbmalloc/memory_source.h"
 #include "hbmalloc/policy.h"
 #include "hbmalloc/stream_ordered_pool.h"
@@ -112,7 +112,7 @@ class CudaSource final : public MemorySource, public StreamOrderedMemory, public
   DriverMeter meter_;
   CudaVirtualMemory memory_;
   CudaBytes bytes_{&gpu_->context, &gpu_->timeline};
-  std::unordered_map<std::uintptr_t, Held> ranges_;
+  absl::flat_hash_map<std::uintptr_t, Held> ranges_;
   std::atomic<std::size_t> held_{0};
 };
 

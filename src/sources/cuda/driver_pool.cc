@@ -150,6 +150,15 @@ absl::Status DriverPool::TrimTo(std::size_t keep) {
                        policy::FormatBytes(keep));
 }
 
+absl::Status DriverPool::SetReleaseThreshold(std::size_t bytes) {
+  const DriverScope scope(&context_);
+  if (!scope.release_status().ok()) return scope.status();
+  cuuint64_t threshold = bytes;
+  return ReleaseStatus(
+      driver_, driver_.MemPoolSetAttribute(pool_, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold),
+      "cuMemPoolSetAttribute", "a pool");
+}
+
 absl::StatusOr<std::size_t> DriverPool::Read(CUmemPool_attribute attribute) const {
   const DriverScope scope(&context_);  // even to read spoils a capture, but in relaxed mode
   if (!scope.status().ok()) return scope.status();

@@ -32,6 +32,7 @@ class DriverPool final : public StreamOrderedPool {
   absl::Status Free(void* address, StreamRef stream) override;
   absl::Status Synchronize(StreamRef stream) override;
   absl::Status TrimTo(std::size_t keep) override;
+  absl::Status SetReleaseThreshold(std::size_t bytes) override;
   absl::StatusOr<Usage> GetUsage() const override;
   absl::Status ResetPeak() override;
   std::size_t Granularity() const override { return granularity_; }
