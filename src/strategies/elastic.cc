@@ -276,46 +276,48 @@ void* Elastic::DoAllocate(const Request& asked, AllocError* why) noexcept {
   return AllocateSlow(part, request, asked, why);
 }
 
+// What a slow request can have now, or how it could be had.
+Elastic::Planned Elastic::FindOrPlan(int part, const Request& asked, const Known& known,
+                                     FitRequest* request, Found* found) {
+  core::MutexLock lock(mutex_);
+  // Meanwhile another thread may have freed, or made memory.
+  PollWorkLocked();
+  const bool tight = part == kLarge && growth_.PlacesTightly();
+  const bool foreign = IsForeignLocked(asked.stream, request) && !MayOwnLocked(request);
+  if (asked.contiguous) {
+    found->block = AllocateContiguous(*request, foreign);
+  } else if (foreign || !tight) {
+    found->block = AllocateLocked(part, *request, foreign);
+    if (found->block == nullptr && foreign) found->block = AllocateQuiet(part, *request);
+  }
+  if (found->block != nullptr) return Planned::kReady;
+  const Terms terms{asked.contiguous, asked.contiguous || foreign, tight, known.may_wait,
+                    known.device_is_full ? std::min(limit_, PoolWithPromisesLocked()) : limit_};
+  growth_.SetWanted(request->requested);
+  const Planned planned = MakePlan(part, *request, terms, known.vetoed, found);
+  growth_.SetWanted(0);
+  if (planned == Planned::kReady && found->plan.steps.empty()) {
+    found->block = TakenLocked(part, Commit(&found->plan, true, request, found->at.address));
+  }
+  return planned;
+}
+
 void* Elastic::AllocateSlow(int part, FitRequest request, const Request& asked, AllocError* why) {
   core::MutexLock growth_lock(growth_mutex_);
   RetryStuck();
   ReleaseExcess();
-  bool device_is_full = false;
   int retries = 0;
   absl::Duration wait_left = asked.may_wait ? kLongestWaitForWork : absl::ZeroDuration();
   absl::Duration reuse_left = asked.may_wait ? reuse_wait_ : absl::ZeroDuration();
   absl::Status driver;
   Planned planned = Planned::kShort;
-  Vetoed vetoed;
+  Known known;
   while (request.rounded != 0) {
-    Plan plan;
-    BackedSpace::Placement at;
-    {
-      core::MutexLock lock(mutex_);
-      // Meanwhile another thread may have freed, or made memory.
-      PollWorkLocked();
-      const bool tight = part == kLarge && growth_.PlacesTightly();
-      const bool foreign = IsForeignLocked(asked.stream, &request) && !MayOwnLocked(&request);
-      void* block = nullptr;
-      if (asked.contiguous) {
-        block = AllocateContiguous(request, foreign);
-      } else if (foreign || !tight) {
-        block = AllocateLocked(part, request, foreign);
-        if (block == nullptr && foreign) block = AllocateQuiet(part, request);
-      }
-      if (block != nullptr) return block;
-      const std::uint64_t limit =
-          device_is_full ? std::min(limit_, PoolWithPromisesLocked()) : limit_;
-      growth_.SetWanted(request.requested);
-      planned = MakePlan(part, request,
-                         {asked.contiguous, asked.contiguous || foreign, tight,
-                          reuse_left > absl::ZeroDuration(), limit},
-                         vetoed, &at, &plan);
-      growth_.SetWanted(0);
-      if (planned == Planned::kReady && plan.steps.empty()) {
-        return TakenLocked(part, Commit(&plan, true, &request, at.address));
-      }
-    }
+    Found found;
+    Plan& plan = found.plan;
+    known.may_wait = reuse_left > absl::ZeroDuration();
+    planned = FindOrPlan(part, asked, known, &request, &found);
+    if (found.block != nullptr) return found.block;
     if (planned == Planned::kBusy) {
       if (!WaitForOwner(asked.stream, plan.missing, &reuse_left)) reuse_left = absl::ZeroDuration();
       continue;
@@ -333,7 +335,7 @@ void* Elastic::AllocateSlow(int part, FitRequest request, const Request& asked, 
       if (WaitForWork(asked.stream, &wait_left) || WaitForOtherPlans(&wait_left)) continue;
       break;
     }
-    if (plan.change.is_on() && !AskToLeave(&plan, &vetoed)) {
+    if (plan.change.is_on() && !AskToLeave(&plan, &known.vetoed)) {
       core::MutexLock lock(mutex_);
       Commit(&plan, false, nullptr, 0);
       continue;
@@ -342,19 +344,20 @@ void* Elastic::AllocateSlow(int part, FitRequest request, const Request& asked, 
     if (plan.change.is_on()) TellMapped(plan, driver.ok());
     {
       core::MutexLock lock(mutex_);
-      const ChunkId id = Commit(&plan, driver.ok(), driver.ok() ? &request : nullptr, at.address);
+      const ChunkId id =
+          Commit(&plan, driver.ok(), driver.ok() ? &request : nullptr, found.at.address);
       if (id != kNoChunk) return TakenLocked(part, id);
     }
     if (absl::IsResourceExhausted(driver)) {
       // The device is low although the limit is not reached: once more, with what is
       // idle in place of new memory.
-      if (device_is_full) break;
-      device_is_full = true;
+      if (known.device_is_full) break;
+      known.device_is_full = true;
     } else if (++retries > kRetriesAfterError) {
       break;
     }
   }
-  *why = Exhausted(request, planned, device_is_full, driver);
+  *why = Exhausted(request, planned, known.device_is_full, driver);
   return nullptr;
 }
 

@@ -148,6 +148,19 @@ class Elastic final : public Allocator {
     std::uint64_t limit = 0;
   };
 
+  // What earlier tries of the same request have shown.
+  struct Known {
+    bool device_is_full = false;
+    bool may_wait = false;
+    Vetoed vetoed;
+  };
+  // A block, or a plan and where the block will be.
+  struct Found {
+    void* block = nullptr;
+    core::BackedSpace::Placement at;
+    Plan plan;
+  };
+
   // Memory that could not be unmapped after a failure; its addresses stay held.
   struct Stuck {
     int part = kLarge;
@@ -192,6 +205,8 @@ class Elastic final : public Allocator {
   bool IsQuietLocked(std::uint64_t begin, std::uint64_t end) HBM_REQUIRES(mutex_);
   void* AllocateSlow(int part, FitRequest request, const Request& asked, AllocError* why)
       HBM_EXCLUDES(mutex_, growth_mutex_);
+  Planned FindOrPlan(int part, const Request& asked, const Known& known, FitRequest* request,
+                     Found* found) HBM_REQUIRES(growth_mutex_) HBM_EXCLUDES(mutex_);
   void* AllocateContiguous(const FitRequest& request, bool foreign)
       HBM_REQUIRES(growth_mutex_, mutex_);
   // A block that another stream freed, with this one made to wait for that.
@@ -204,8 +219,7 @@ class Elastic final : public Allocator {
                                      const Vetoed& vetoed, std::uint64_t* busy = nullptr)
       HBM_REQUIRES(growth_mutex_, mutex_);
   Planned MakePlan(int part, const FitRequest& request, const Terms& terms, const Vetoed& vetoed,
-                   core::BackedSpace::Placement* at, Plan* plan)
-      HBM_REQUIRES(growth_mutex_, mutex_);
+                   Found* found) HBM_REQUIRES(growth_mutex_, mutex_);
   Planned FillHoles(const Terms& terms, const core::BackedSpace::Placement& at,
                     const Vetoed& vetoed, Plan* plan) HBM_REQUIRES(growth_mutex_, mutex_);
   bool FillPiece(std::uint64_t begin, std::uint64_t end, bool contiguous, std::uint64_t limit,

@@ -58,17 +58,19 @@ std::vector<Elastic::IdleHandle> Elastic::GatherIdle(std::uint64_t except_begin,
 }
 
 Elastic::Planned Elastic::MakePlan(int part, const FitRequest& request, const Terms& terms,
-                                   const Vetoed& vetoed, BackedSpace::Placement* at, Plan* plan) {
-  *at = spaces_[part].Choose(request, pages_, terms.all, terms.in_hole);
-  if (!at->found) return Planned::kNoPlace;
+                                   const Vetoed& vetoed, Found* found) {
+  const BackedSpace::Placement at = spaces_[part].Choose(request, pages_, terms.all, terms.in_hole);
+  if (!at.found) return Planned::kNoPlace;
+  found->at = at;
+  Plan* const plan = &found->plan;
   plan->part = part;
-  plan->begin = at->address;
-  plan->end = at->address + request.rounded;
-  if (at->unbacked != 0) {
-    const Planned filled = FillHoles(terms, *at, vetoed, plan);
+  plan->begin = at.address;
+  plan->end = at.address + request.rounded;
+  if (at.unbacked != 0) {
+    const Planned filled = FillHoles(terms, at, vetoed, plan);
     if (filled != Planned::kReady) return filled;
   }
-  return HoldPlan(*at, plan) ? Planned::kReady : Planned::kHostMemory;
+  return HoldPlan(at, plan) ? Planned::kReady : Planned::kHostMemory;
 }
 
 Elastic::Planned Elastic::FillHoles(const Terms& terms, const BackedSpace::Placement& at,
