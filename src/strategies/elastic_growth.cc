@@ -30,6 +30,9 @@ constexpr std::uint64_t kLargestSmallBlockHandle = 4 * kMiB;
 constexpr double kPinnedTooMuch = 1.3;
 constexpr double kPinnedLittle = 0.1;
 constexpr double kChurnBetweenShrinks = 0.1;
+// Nor do they become smaller than the slack over this: what a program pins changes with
+// its sizes, and the driver's time with the number of handles.
+constexpr double kMostHandlesInSlack = 32;
 constexpr double kLeastSlackToJudge = 12.0 * kMiB;
 // A free chunk this many handles long is room for growth, not waste.
 constexpr std::uint64_t kRoomHandles = 2;
@@ -88,7 +91,7 @@ void ElasticGrowth::NotePressure(const Pressure& pressure) {
     const auto freed = static_cast<double>(freed_ - freed_at_shrink_);
     if (freed <= kChurnBetweenShrinks * static_cast<double>(live())) return;
     freed_at_shrink_ = freed_;
-    largest_handle_ = std::max(granule_, handle / 2);
+    largest_handle_ = std::max({granule_, FloorToGranule(slack / kMostHandlesInSlack), handle / 2});
   } else if (pinned < kPinnedLittle * slack) {
     largest_handle_ = std::min(std::max(kLargestHandle, granule_), largest_handle_ * 2);
   }
