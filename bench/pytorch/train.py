@@ -7,8 +7,9 @@
 
 Processes of their own for each model and allocator, in turn, so that what else happens on
 the machine meets all; every round draws the same sizes. Prints a table, and writes JSON
-with each loss. The rate is the best round's, but for the first of a process, which is in
-the column before. `calls`, `driver` and `waits` are those of a process's last round.
+of each process with each loss. The rate is the best round's, but for the first of a
+process, which is in the column before. `calls`, `driver` and `waits` are those of a
+process's last round.
 Losses must be the same in all processes. Exit code 1: a run failed or losses differ.
 `hbmalloc` (src/interop/python) must be importable.
 """
@@ -277,7 +278,7 @@ def main():
     parser.add_argument("--models", default="gpt2,gnn,resnet50")
     parser.add_argument("--allocators", default="pytorch,expandable,elastic")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -293,16 +294,17 @@ def main():
         for name in names * arguments.processes:
             result = run(model, name, arguments)
             failed |= result is None
-            if result is not None:
-                runs[name].append(result)
+            if result is None:
+                continue
+            runs[name].append(result)
+            if arguments.out:
+                with open(arguments.out, "w") as file:
+                    json.dump(results + [one for same in runs.values() for one in same], file)
         merged = [merge(runs[name]) for name in names if runs[name]]
         for result in merged:
             failed |= not is_same(result, merged[0])
             print(row(result, merged[0]), flush=True)
-        results += merged
-        if arguments.out:
-            with open(arguments.out, "w") as file:
-                json.dump(results, file)
+        results += [one for same in runs.values() for one in same]
     sys.exit(1 if failed else 0)
 
 
