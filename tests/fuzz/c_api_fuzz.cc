@@ -119,8 +119,14 @@ class Session {
         Recount();
         break;
       case 4: {
-        hbm_allocate_options options = HBM_INIT(hbm_allocate_options);
+        // As large as a struct of any version may be, so that any size is the caller's own.
+        struct {
+          hbm_allocate_options options;
+          unsigned char later_fields[4096];
+        } given = {HBM_INIT(hbm_allocate_options), {}};
+        hbm_allocate_options& options = given.options;
         if (input_.Byte() % 8 == 0) options.struct_size = input_.Number();
+        given.later_fields[input_.Byte() % 64] = input_.Byte() % 4 == 0;
         options.bytes = input_.Number();
         options.alignment = input_.Number();
         options.stream = Stream();
