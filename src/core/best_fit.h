@@ -109,7 +109,7 @@ class BestFit {
     return live_.Find(address, StartsAt{*this, address});
   }
   // The same, and ends its life: Free or Hold must follow.
-  ChunkId TakeLive(std::uint64_t address) {
+  HBM_ALWAYS_INLINE ChunkId TakeLive(std::uint64_t address) {
     const ChunkId id = live_.Take(address, StartsAt{*this, address});
     if (HBM_UNLIKELY(extra_ != nullptr) && id != kNoChunk) NoteTaken(chunks_[id]);
     return id;
