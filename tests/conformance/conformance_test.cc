@@ -19,6 +19,7 @@ const std::vector<std::string> kPolicies = {
     "elastic",
     "elastic:slack=0",
     "elastic:idle_release=0",
+    "elastic:reuse_wait=1ms",
     "elastic:preallocate=true",
     "elastic:stream_mode=ordered",
 };
