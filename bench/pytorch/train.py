@@ -23,9 +23,9 @@ import time
 ALLOCATORS = {  # PYTORCH_ALLOC_CONF, HBMALLOC_POLICY
     "pytorch": ("", None),
     "expandable": ("expandable_segments:True", None),
-    "elastic": ("", "elastic:memory_fraction=1"),
-    "elastic_reuse_wait": ("", "elastic:memory_fraction=1,reuse_wait=100ms"),
-    "elastic_slack_0.04": ("", "elastic:memory_fraction=1,slack=0.04,reuse_wait=100ms"),
+    "elastic": ("", "elastic:memory_fraction=1,slack=0.04,reuse_wait=100ms"),  # the default
+    "elastic_no_wait": ("", "elastic:memory_fraction=1"),
+    "elastic_slack_0.05": ("", "elastic:memory_fraction=1,reuse_wait=100ms"),
     "elastic_slack_0.25": ("", "elastic:memory_fraction=1,slack=0.25"),
     "elastic_slack_inf": ("", "elastic:memory_fraction=1,slack=inf"),
     "on_demand": ("", "on_demand:memory_fraction=1"),

@@ -11,7 +11,8 @@
 //   torch.cuda.memory.change_current_allocator(allocator)
 //
 // hbmalloc/torch.py sets the other functions too. The policy is HBMALLOC_POLICY's; if it
-// is not set, "elastic:memory_fraction=1". docs/pytorch.md has the limits.
+// is not set, "elastic:memory_fraction=1,slack=0.04,reuse_wait=100ms". docs/pytorch.md has
+// the limits.
 #ifndef HBMALLOC_TORCH_H_
 #define HBMALLOC_TORCH_H_
 

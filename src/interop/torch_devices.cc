@@ -17,8 +17,10 @@
 namespace hbm::interop {
 namespace {
 
-// With the memory of the whole device, as PyTorch's own allocator has.
-constexpr char kPolicy[] = "elastic:memory_fraction=1";
+// With the memory of the whole device, as PyTorch's own allocator has. PyTorch's host
+// queues far ahead of the GPU, so that much of what is freed cannot move yet: waiting for
+// it holds the pool down, and the GPU has work meanwhile.
+constexpr char kPolicy[] = "elastic:memory_fraction=1,slack=0.04,reuse_wait=100ms";
 
 struct Devices {
   std::array<std::atomic<hbm_allocator*>, kMostDevices> handles{};

@@ -53,6 +53,18 @@ TEST_F(Torch, DevicesHaveAllocatorsOfTheirOwn) {
   EXPECT_EQ(hbm_torch_allocate(0, 0, kStream), nullptr);
 }
 
+TEST_F(Torch, WithoutAPolicyItIsTheOneOfThePages) {
+  unsetenv("HBMALLOC_POLICY");
+  hbm_allocator* const allocator = hbm_torch_allocator(5);
+  setenv("HBMALLOC_POLICY", "on_demand:memory_fraction=1", 1);
+  ASSERT_NE(allocator, nullptr) << hbm_last_error();
+  const std::string policy = hbm_policy(allocator);
+  EXPECT_EQ(policy.rfind("elastic:", 0), 0U) << policy;
+  for (const char* part : {"memory_fraction=1", "slack=0.04", "reuse_wait=100ms"}) {
+    EXPECT_NE(policy.find(part), std::string::npos) << policy;
+  }
+}
+
 TEST_F(Torch, FailuresThrowWhatPyTorchShows) {
   try {
     (void)hbm_torch_allocate(100 * kMiB, 0, kStream);
