@@ -228,6 +228,15 @@ class Allocator {
   // by right are no trouble. OK where nothing is checked. Slow: reads the device.
   absl::Status CheckMemory() const;
 
+  // Lets another device read and write all memory of this allocator directly, as the
+  // policy's `peers` does from the start: what is mapped now, before this returns, and
+  // what will be. Once given it stays. Calls the driver for every mapping.
+  //   InvalidArgument     no such device, or it cannot access this one's memory.
+  //   Unimplemented       not with memory of cudaMalloc that is held already, nor with
+  //                       cuda_async: name the peer in the policy.
+  // If the driver fails for a mapping, no access is left that was not there before.
+  absl::Status AddPeer(int ordinal);
+
   // Tells `callback` of every range of memory that comes and goes: of those held now
   // before this returns. It replaces the one before, which is not called any more once
   // this returns; null is none. Waits for calls of the one before to end.
@@ -281,6 +290,7 @@ class Allocator {
   // Null if work on the memory is always done when a block is freed.
   virtual Timeline* DoGetTimeline() const { return nullptr; }
   virtual absl::Status DoCheckMemory() const { return absl::OkStatus(); }
+  virtual absl::Status DoAddPeer(int ordinal);
   // Null is none.
   virtual absl::Status DoSetRegionCallback(std::shared_ptr<const RegionCallback> callback);
   // What the device has now, for reports. Unavailable if it cannot be asked.

@@ -172,6 +172,13 @@ class MemorySource {
   // more. Otherwise its caller does.
   virtual bool ReleaseBlockWaits() const { return false; }
 
+  // Lets another device of the process read and write the source's memory directly, what
+  // it holds and what it will hold. InvalidArgument: no such device, or one that cannot.
+  // Unimplemented: not with this memory; then only from the start, if at all.
+  virtual absl::Status AddPeer(int /*ordinal*/) {
+    return absl::UnimplementedError("this memory source knows no peers");
+  }
+
   // Bytes this source holds from its device now, or 0 if it does not count them
   // (then the strategy adds up the ranges it was given).
   virtual std::size_t HeldBytes() const { return 0; }

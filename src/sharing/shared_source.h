@@ -44,6 +44,7 @@ class SharedSource final : public MemorySource {
   absl::Status ReleaseRegion(MemoryRange region) override;
   absl::StatusOr<MemoryRange> AllocateBlock(std::size_t bytes, std::size_t alignment) override;
   absl::Status ReleaseBlock(MemoryRange block) override;
+  absl::Status AddPeer(int ordinal) override { return source_->AddPeer(ordinal); }
   bool ReleaseBlockWaits() const override { return source_->ReleaseBlockWaits(); }
   std::size_t HeldBytes() const override { return source_->HeldBytes(); }
   VirtualMemory* virtual_memory() override;

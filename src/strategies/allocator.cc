@@ -364,6 +364,17 @@ absl::Status Allocator::SetMemoryLimit(std::size_t bytes) {
   return status;
 }
 
+absl::Status Allocator::AddPeer(int ordinal) {
+  if (absl::Status here = CheckProcess(); !here.ok()) return here;
+  return DoAddPeer(ordinal);
+}
+
+absl::Status Allocator::DoAddPeer(int /*ordinal*/) {
+  return absl::UnimplementedError(
+      absl::StrCat("AddPeer: with the strategy ", View(ToString(*policy_.strategy)),
+                   " the driver maps memory; name the peer in the policy, as in peers=1"));
+}
+
 absl::Status Allocator::SetRegionCallback(RegionCallback callback) {
   if (callback == nullptr) return DoSetRegionCallback(nullptr);
   return DoSetRegionCallback(std::make_shared<const RegionCallback>(std::move(callback)));

@@ -88,6 +88,7 @@ class DebugChecked final : public Allocator {
   absl::Status DoSetMemoryLimit(std::size_t bytes) override {
     return inner_->SetMemoryLimit(bytes);
   }
+  absl::Status DoAddPeer(int ordinal) override { return inner_->AddPeer(ordinal); }
   absl::Status DoSetRegionCallback(std::shared_ptr<const RegionCallback> callback) override {
     if (callback == nullptr) return inner_->SetRegionCallback(nullptr);
     return inner_->SetRegionCallback(

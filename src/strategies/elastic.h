@@ -179,6 +179,7 @@ class Elastic final : public Allocator {
   absl::StatusOr<TrimResult> DoTrim(const TrimOptions& options) override;
   absl::Status DoSetMemoryLimit(std::size_t bytes) override;
   Timeline* DoGetTimeline() const override { return timeline_; }
+  absl::Status DoAddPeer(int ordinal) override;
   absl::Status DoSetRegionCallback(std::shared_ptr<const RegionCallback> callback) override;
 
   int PartOf(std::uint64_t address) const { return address < large_begin_ ? kSmall : kLarge; }

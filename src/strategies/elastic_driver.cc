@@ -193,6 +193,11 @@ void Elastic::TellMapped(const Plan& plan, bool done) {
   growth_mutex_.Lock();
 }
 
+absl::Status Elastic::DoAddPeer(int ordinal) {
+  core::MutexLock lock(growth_mutex_);
+  return source_->AddPeer(ordinal);
+}
+
 absl::Status Elastic::DoSetRegionCallback(std::shared_ptr<const RegionCallback> callback) {
   return watch_.Replace(std::move(callback), growth_mutex_, [&]() HBM_NO_THREAD_SAFETY_ANALYSIS {
     std::vector<MemoryRange> ranges;

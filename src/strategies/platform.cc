@@ -202,6 +202,11 @@ std::size_t Platform::ReleaseKept() {
   return released;
 }
 
+absl::Status Platform::DoAddPeer(int ordinal) {
+  core::MutexLock lock(source_mutex_);
+  return source_->AddPeer(ordinal);
+}
+
 absl::Status Platform::DoSetRegionCallback(std::shared_ptr<const RegionCallback> callback) {
   absl::Status status =
       watch_.Replace(std::move(callback), mutex_, [&]() HBM_NO_THREAD_SAFETY_ANALYSIS {

@@ -746,6 +746,11 @@ bool Pool::MayLeave(const RegionWatch::Change& change, MemoryRange range) {
   return may_leave;
 }
 
+absl::Status Pool::DoAddPeer(int ordinal) {
+  core::MutexLock lock(growth_mutex_);
+  return source_->AddPeer(ordinal);
+}
+
 absl::Status Pool::DoSetRegionCallback(std::shared_ptr<const RegionCallback> callback) {
   return watch_.Replace(std::move(callback), growth_mutex_, [&] {
     std::vector<MemoryRange> ranges;

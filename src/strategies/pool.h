@@ -68,6 +68,7 @@ class Pool final : public Allocator {
   absl::StatusOr<TrimResult> DoTrim(const TrimOptions& options) override;
   absl::Status DoSetMemoryLimit(std::size_t bytes) override;
   Timeline* DoGetTimeline() const override { return source_->timeline(); }
+  absl::Status DoAddPeer(int ordinal) override;
   absl::Status DoSetRegionCallback(std::shared_ptr<const RegionCallback> callback) override;
   absl::StatusOr<MemoryInfo> DoGetDeviceMemory() const override { return source_->GetMemoryInfo(); }
 

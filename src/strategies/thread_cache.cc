@@ -536,6 +536,7 @@ class ThreadCached final : public Allocator {
     shared_->Drain();
     return shared_->pool().Trim(options);
   }
+  absl::Status DoAddPeer(int ordinal) override { return shared_->pool().AddPeer(ordinal); }
   absl::Status DoSetRegionCallback(std::shared_ptr<const RegionCallback> callback) override {
     if (callback == nullptr) return shared_->pool().SetRegionCallback(nullptr);
     return shared_->pool().SetRegionCallback(

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "hbmalloc/hbmalloc.h"
@@ -96,6 +97,40 @@ TEST_P(TwoDevicesTest, APoolDiesWhileAnotherDeviceIsCurrent) {
   allocator.reset();
   EXPECT_EQ(fake_.current(), fake_.ContextOfDevice(1));
   EXPECT_EQ(fake_.bytes_in_use(), 0U);
+}
+
+// A peer that comes later reaches all that is there and all that comes.
+TEST_P(TwoDevicesTest, APeerMayBeAddedLater) {
+  for (const bool from_the_start : {true, false}) {
+    auto allocator = Make("cuda:0", from_the_start ? ",exportable=true" : "");
+    ASSERT_NE(allocator, nullptr);
+    std::vector<void*> blocks;
+    for (int i = 0; i < 6; ++i) blocks.push_back(Take(*allocator, 2 * kMiB, StreamRef()));
+    EXPECT_FALSE(allocator->AddPeer(7).ok());
+    const bool possible = GetParam() == "elastic" || (from_the_start && GetParam() != "cuda_async");
+    if (!possible) {
+      EXPECT_TRUE(absl::IsUnimplemented(allocator->AddPeer(1))) << allocator->AddPeer(1);
+    } else {
+      EXPECT_FALSE(fake_.HasAccess(blocks[0], 1));
+      // A failure on the way leaves nobody half let in.
+      fake_.FailCall("MemSetAccess", GetParam() == "bfc" ? 1 : 2, CUDA_ERROR_INVALID_VALUE);
+      const absl::Status failed = allocator->AddPeer(1);
+      if (!failed.ok()) {
+        for (void* const block : blocks) EXPECT_FALSE(fake_.HasAccess(block, 1));
+      }
+      fake_.FailCall("MemSetAccess", 0, CUDA_SUCCESS);
+      ASSERT_TRUE(allocator->AddPeer(1).ok());
+      ASSERT_TRUE(allocator->AddPeer(1).ok());
+      ASSERT_TRUE(allocator->AddPeer(0).ok());  // itself
+      for (int i = 0; i < 6; ++i) blocks.push_back(Take(*allocator, 2 * kMiB, StreamRef()));
+      for (void* const block : blocks) {
+        ASSERT_NE(block, nullptr);
+        EXPECT_TRUE(fake_.HasAccess(block, 0));
+        EXPECT_TRUE(fake_.HasAccess(block, 1));
+      }
+    }
+    for (void* const block : blocks) EXPECT_TRUE(allocator->Deallocate(block).ok());
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Strategies, TwoDevicesTest,

@@ -240,9 +240,12 @@ struct FakeCalls {
     ENTER(MemSetAccess);
     for (auto it = fake.mappings_.lower_bound(address);
          it != fake.mappings_.end() && it->first < address + bytes; ++it) {
-      fake.access_[it->first].clear();
       for (std::size_t i = 0; i < count; ++i) {
-        fake.access_[it->first].insert(access[i].location.id);
+        if (access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE) {
+          fake.access_[it->first].erase(access[i].location.id);
+        } else {
+          fake.access_[it->first].insert(access[i].location.id);
+        }
       }
     }
     return CUDA_SUCCESS;

@@ -23,24 +23,32 @@ void* PointerTo(std::uintptr_t address) {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
+// A device that may access the memory of `gpu`.
+absl::StatusOr<CUdevice> FindPeer(const Gpu& gpu, int ordinal) {
+  int count = 0;
+  if (gpu.driver.DeviceGetCount(&count) != CUDA_SUCCESS) count = 0;
+  CUdevice peer = 0;
+  if (ordinal < 0 || ordinal >= count || gpu.driver.DeviceGet(&peer, ordinal) != CUDA_SUCCESS) {
+    return absl::InvalidArgumentError(absl::StrCat("peers: there is no device ", ordinal,
+                                                   "; this process sees ", count, " devices"));
+  }
+  if (peer == gpu.device) return peer;
+  int can = 0;
+  const CUresult result = gpu.driver.DeviceCanAccessPeer(&can, peer, gpu.device);
+  if (result != CUDA_SUCCESS || can == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("peers: device ", ordinal, " cannot access the memory of ", gpu.name));
+  }
+  return peer;
+}
+
 absl::StatusOr<MemoryPlacement> Place(const Gpu& gpu, const Policy& policy) {
   MemoryPlacement placement{gpu.device, {}, policy.exportable};
-  int count = 0;
-  if (!policy.peers.empty() && gpu.driver.DeviceGetCount(&count) != CUDA_SUCCESS) count = 0;
   for (const int ordinal : policy.peers) {
-    CUdevice peer = 0;
-    if (ordinal < 0 || ordinal >= count || gpu.driver.DeviceGet(&peer, ordinal) != CUDA_SUCCESS) {
-      return absl::InvalidArgumentError(absl::StrCat("peers: there is no device ", ordinal,
-                                                     "; this process sees ", count, " devices"));
-    }
-    if (peer == gpu.device) continue;  // so that one list serves every device
-    int can = 0;
-    const CUresult result = gpu.driver.DeviceCanAccessPeer(&can, peer, gpu.device);
-    if (result != CUDA_SUCCESS || can == 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("peers: device ", ordinal, " cannot access the memory of ", gpu.name));
-    }
-    placement.peers.push_back(peer);
+    const absl::StatusOr<CUdevice> peer = FindPeer(gpu, ordinal);
+    if (!peer.ok()) return peer.status();
+    // Its own device is passed over, so that one list serves every device.
+    if (*peer != gpu.device) placement.peers.push_back(*peer);
   }
   return placement;
 }
@@ -109,6 +117,24 @@ absl::StatusOr<MemoryInfo> CudaSource::GetMemoryInfo() {
   const auto page = static_cast<std::size_t>(std::max(0L, sysconf(_SC_PAGE_SIZE)));
   return MemoryInfo{static_cast<std::size_t>(std::max(0L, sysconf(_SC_PHYS_PAGES))) * page,
                     static_cast<std::size_t>(std::max(0L, sysconf(_SC_AVPHYS_PAGES))) * page};
+}
+
+absl::Status CudaSource::AddPeer(int ordinal) {
+  const DriverScope scope(&gpu_->context);
+  if (!scope.status().ok()) return scope.status();
+  const absl::StatusOr<CUdevice> peer = FindPeer(*gpu_, ordinal);
+  if (!peer.ok()) return peer.status();
+  // The other kinds are everybody's.
+  if (*peer == gpu_->device || kind_ != MemoryKind::kDevice) return absl::OkStatus();
+  if (!ranges_.empty()) {
+    return absl::UnimplementedError(
+        "AddPeer: memory that cudaMalloc gave is held already, and only the program as a whole "
+        "can open that to a peer (cuCtxEnablePeerAccess); name the peer in the policy, or use "
+        "elastic");
+  }
+  absl::Status added = memory_.AddPeer(*peer);
+  if (added.ok()) mapped_regions_ = true;
+  return added;
 }
 
 absl::StatusOr<std::uintptr_t> CudaSource::Take(std::size_t bytes) {

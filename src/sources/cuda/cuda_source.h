@@ -70,6 +70,7 @@ class CudaSource final : public MemorySource, public StreamOrderedMemory, public
   bool ReleaseBlockWaits() const override {
     return kind_ == MemoryKind::kDevice && !mapped_regions_;
   }
+  absl::Status AddPeer(int ordinal) override;
   std::size_t HeldBytes() const override {
     return held_.load(std::memory_order_relaxed) + memory_.HeldBytes();
   }
@@ -106,7 +107,7 @@ class CudaSource final : public MemorySource, public StreamOrderedMemory, public
   const Driver& driver_;
   const MemoryKind kind_;
   const MemoryPlacement placement_;
-  const bool mapped_regions_;  // by virtual memory: for peers and other processes
+  std::atomic<bool> mapped_regions_;  // by virtual memory: for peers and other processes
   const std::size_t granularity_;
   const std::string name_;
   DriverMeter meter_;

@@ -206,6 +206,32 @@ absl::Status CudaVirtualMemory::SetAccess(MemoryRange range) {
       "cuMemSetAccess", policy::FormatBytes(range.bytes));
 }
 
+absl::Status CudaVirtualMemory::AddPeer(CUdevice peer) {
+  const auto is_known = [&](const CUmemAccessDesc& known) { return known.location.id == peer; };
+  if (std::any_of(access_.begin(), access_.end(), is_known)) return absl::OkStatus();
+  const DriverScope scope(&context_);
+  if (!scope.status().ok()) return scope.status();
+  std::vector<CUmemAccessDesc> access = access_;
+  access.push_back(access_.front());
+  access.back().location.id = peer;
+  const auto set = [&](std::uintptr_t address, Handle handle) {
+    const DriverMeter::Timer timer(meter_);
+    return driver_.MemSetAccess(address, physical_[handle].bytes, access.data(), access.size());
+  };
+  for (auto it = mappings_.begin(); it != mappings_.end(); ++it) {
+    const CUresult result = set(it->first, it->second);
+    if (result == CUDA_SUCCESS) continue;
+    access.back().flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    while (it != mappings_.begin()) {
+      --it;
+      set(it->first, it->second);
+    }
+    return ToStatus(driver_, result, "cuMemSetAccess", "a peer");
+  }
+  access_ = std::move(access);
+  return absl::OkStatus();
+}
+
 absl::Status CudaVirtualMemory::Unmap(MemoryRange range) {
   if (absl::Status mapped = CheckMapped(range); !mapped.ok()) return mapped;
   const DriverScope scope(&context_);

@@ -54,6 +54,9 @@ class CudaVirtualMemory final : public VirtualMemory {
   absl::Status SetAccess(MemoryRange range) override;
   absl::Status Unmap(MemoryRange range) override;
 
+  // What is mapped, and what will be, is the peer's too. What fails is undone.
+  absl::Status AddPeer(CUdevice peer);
+
   // One range with one handle behind all of it. What fails on the way is undone.
   absl::StatusOr<MemoryRange> AllocateMapped(std::size_t bytes);
   // Undoes it. An error means that the range, or what is left of it, is still held;
@@ -77,7 +80,7 @@ class CudaVirtualMemory final : public VirtualMemory {
   const Driver& driver_;
   const std::size_t granularity_;
   const CUmemAllocationProp properties_;
-  const std::vector<CUmemAccessDesc> access_;
+  std::vector<CUmemAccessDesc> access_;
   DriverMeter& meter_;
   std::map<std::uintptr_t, std::size_t> reservations_;
   std::map<std::uintptr_t, Handle> mappings_;
