@@ -19,8 +19,11 @@ constexpr std::uint64_t kSmallBlockTightest = 64 * kKiB;
 constexpr double kTightSlackBytes = 12.0 * kMiB;
 // Handles are never larger, so that a few pinned ones do not eat the slack.
 constexpr std::uint64_t kLargestHandle = 64 * kMiB;
-// Nor larger than the slack over this.
-constexpr double kHandlesInSlack = 1.25;
+// Nor larger than the slack over this. A small slack is a few granules, and has less to
+// spare for one that is pinned.
+constexpr double kHandlesInSlack = 1.1;
+constexpr double kHandlesInSmallSlack = 1.25;
+constexpr double kSmallSlackBytes = 16.0 * kMiB;
 // Nor those for blocks that are larger themselves.
 constexpr std::uint64_t kLargestExactHandle = 256 * kMiB;
 constexpr std::uint64_t kLargestSmallBlockHandle = 4 * kMiB;
@@ -70,7 +73,8 @@ std::uint64_t ElasticGrowth::Budget(std::uint64_t limit) const {
 }
 
 std::uint64_t ElasticGrowth::HandleBytes(bool is_small) const {
-  const double most = SlackBytes() / kHandlesInSlack;
+  const double slack = SlackBytes();
+  const double most = slack / (slack < kSmallSlackBytes ? kHandlesInSmallSlack : kHandlesInSlack);
   std::uint64_t largest = largest_handle_;
   if (is_small) largest = std::min(largest, kLargestSmallBlockHandle);
   std::uint64_t bytes = granule_;
