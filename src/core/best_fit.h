@@ -151,6 +151,10 @@ class BestFit {
   void ResetHeights();
 
   const Chunk& chunk(ChunkId id) const { return chunks_[id]; }
+  // At least as many as there are chunks, and no more than ever were at once.
+  std::uint32_t num_records() const { return chunks_.size(); }
+  // Whether an id that was once a chunk's is now that of the chunk at this address.
+  bool IsChunkAt(ChunkId id, std::uint64_t address) const { return chunks_.IsAt(id, address); }
   // Meaningful if the chunk has_details() or this is ordered.
   const ChunkDetails& details(ChunkId id) const { return chunks_.details(id); }
   OrderId OrderOf(ChunkId id) const { return ordered_ ? chunks_.details(id).order : kSafe; }

@@ -115,8 +115,14 @@ class ChunkTable {
     return id;
   }
   void Delete(ChunkId id) {
+    chunks_[id].size = 0;  // nobody's, for IsAt
     chunks_[id].next = free_list_;
     free_list_ = id;
+  }
+  // Whether the record, which may have been deleted or made anew since it was known, is
+  // that of a chunk at this address.
+  bool IsAt(ChunkId id, std::uint64_t address) const {
+    return chunks_[id].size != 0 && chunks_[id].address == address;
   }
   // Whether the next `count` calls of New succeed; makes room for them if need be.
   bool HasSpare(std::uint32_t count) { return size_ + count <= capacity_ || Reserve(count); }

@@ -162,6 +162,11 @@ void AppendHolders(const Snapshot& snapshot, std::string* text) {
   }
 }
 
+std::size_t OffsetIn(const Snapshot::Region& region, const Snapshot::Chunk& chunk) {
+  return reinterpret_cast<std::uintptr_t>(chunk.address) -
+         reinterpret_cast<std::uintptr_t>(region.range.address);
+}
+
 // One character for each 1/64 of the pool, regions one after another.
 void AppendMap(const Snapshot& snapshot, std::string* text) {
   std::size_t pool = 0;
@@ -175,8 +180,10 @@ void AppendMap(const Snapshot& snapshot, std::string* text) {
     for (const Snapshot::Chunk& chunk : region.chunks) {
       if (chunk.state != ChunkState::kFree) {
         auto& share = chunk.state == ChunkState::kLive ? live : pending;
-        double at = static_cast<double>(offset) / column_bytes;
-        const double end = static_cast<double>(offset + chunk.bytes) / column_bytes;
+        // Not all of the region need be told of.
+        const std::size_t start = offset + OffsetIn(region, chunk);
+        double at = static_cast<double>(start) / column_bytes;
+        const double end = static_cast<double>(start + chunk.bytes) / column_bytes;
         while (at < end) {
           const auto column =
               static_cast<std::size_t>(std::min(at, static_cast<double>(kMapColumns - 1)));
@@ -186,8 +193,8 @@ void AppendMap(const Snapshot& snapshot, std::string* text) {
           at = next;
         }
       }
-      offset += chunk.bytes;
     }
+    offset += region.range.bytes;
   }
   std::string map;
   for (std::size_t i = 0; i < kMapColumns; ++i) {

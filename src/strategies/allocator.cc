@@ -18,6 +18,7 @@
 #include "strategies/capture.h"
 #include "strategies/debug_checks.h"
 #include "strategies/observation.h"
+#include "strategies/report_walk.h"
 
 namespace hbm {
 namespace {
@@ -257,7 +258,9 @@ absl::Status Allocator::FailedAllocation(std::size_t bytes, const AllocateOption
   }
   input.policy = policy_;
   input.stats = GetStats();
-  input.snapshot = TakeSnapshot();
+  const auto* const walk = dynamic_cast<const strategies::ReportWalk*>(this);
+  input.snapshot = walk != nullptr ? walk->TakeReportSnapshot() : DoTakeSnapshot();
+  if (captures_->any.load()) MarkKept(&input.snapshot);
   if (const absl::StatusOr<MemoryInfo> memory = DoGetDeviceMemory(); memory.ok()) {
     input.device = *memory;
   }

@@ -34,6 +34,13 @@ StreamRef StreamOf(std::uint64_t value) {
   return StreamRef::FromHandle(PointerTo(value));
 }
 
+// For that many more elements.
+template <typename T>
+void MakeRoom(std::size_t more, std::vector<T>* elements) {
+  if (elements->capacity() - elements->size() >= more) return;
+  elements->reserve(std::max(2 * elements->capacity(), elements->size() + more));
+}
+
 std::uint64_t FloorToUnit(std::uint64_t bytes) { return bytes / kChunkUnit * kChunkUnit; }
 
 // XLA's factor, and its precision: products of sizes above 16 MiB are rounded, and
@@ -700,6 +707,23 @@ void Pool::DoResetPeakStats() {
   peak_pool_bytes_ = pool_bytes_;
 }
 
+Snapshot::Chunk Pool::DescribeLocked(ChunkId id) const {
+  const core::Chunk& chunk = fit_.chunk(id);
+  Snapshot::Chunk piece;
+  piece.address = PointerTo(chunk.address);
+  piece.bytes = chunk.size;
+  if (chunk.is_free()) {
+    piece.state = fit_.OrderOf(id) == core::kSafe ? ChunkState::kFree : ChunkState::kPending;
+    return piece;
+  }
+  piece.state = chunk.is_live() ? ChunkState::kLive : ChunkState::kPending;
+  if (chunk.is_live()) piece.requested_bytes = chunk.requested();
+  if (!chunk.has_details()) return piece;
+  piece.stream = StreamOf(fit_.details(id).stream_or_sequence);
+  piece.tag = TagId{fit_.details(id).tag_or_queue_prev};
+  return piece;
+}
+
 Snapshot Pool::DoTakeSnapshot() const {
   core::MutexLock lock(mutex_);
   Snapshot snapshot;
@@ -707,22 +731,74 @@ Snapshot Pool::DoTakeSnapshot() const {
     Snapshot::Region& out = snapshot.regions.emplace_back();
     out.range = {PointerTo(region.address), region.bytes};
     for (ChunkId id = region.first; id != kNoChunk; id = fit_.chunk(id).next) {
-      const core::Chunk& chunk = fit_.chunk(id);
-      Snapshot::Chunk& piece = out.chunks.emplace_back();
-      piece.address = PointerTo(chunk.address);
-      piece.bytes = chunk.size;
-      if (chunk.is_free()) {
-        piece.state = fit_.OrderOf(id) == core::kSafe ? ChunkState::kFree : ChunkState::kPending;
-        continue;
-      }
-      piece.state = chunk.is_live() ? ChunkState::kLive : ChunkState::kPending;
-      if (chunk.is_live()) piece.requested_bytes = chunk.requested();
-      if (!chunk.has_details()) continue;
-      piece.stream = StreamOf(fit_.details(id).stream_or_sequence);
-      piece.tag = TagId{fit_.details(id).tag_or_queue_prev};
+      out.chunks.push_back(DescribeLocked(id));
     }
   }
   return snapshot;
+}
+
+Snapshot Pool::TakeReportSnapshot() const {
+  std::vector<core::BestFit::Region> regions;
+  std::uint64_t looks = 0;
+  {
+    core::MutexLock lock(mutex_);
+    regions = fit_.regions();
+    // Other threads may undo steps of the walk; not for ever.
+    looks = 4 * std::uint64_t{fit_.num_records()} + 4 * kChunksPerLook;
+  }
+  Snapshot snapshot;
+  for (const core::BestFit::Region& region : regions) {
+    Snapshot::Region& out = snapshot.regions.emplace_back();
+    out.range = {PointerTo(region.address), region.bytes};
+    Walk walk{region.address, region.end(), {}};
+    bool is_done = false;
+    while (!is_done && looks > 0) {
+      // No memory is got under the lock.
+      MakeRoom(kChunksPerLook, &walk.seen);
+      MakeRoom(kChunksPerLook, &out.chunks);
+      core::MutexLock lock(mutex_);
+      is_done = WalkLocked(&walk, &out.chunks);
+      looks -= std::min<std::uint64_t>(looks, kChunksPerLook);
+    }
+  }
+  return snapshot;
+}
+
+bool Pool::WalkLocked(Walk* walk, std::vector<Snapshot::Chunk>* out) const {
+  std::uint32_t left = kChunksPerLook;
+  // Where the walk was: the latest chunk that it saw and that is still one. Chunks go
+  // only by becoming part of the one before them.
+  ChunkId id = kNoChunk;
+  while (id == kNoChunk && !walk->seen.empty()) {
+    if (left-- == 0) return false;
+    const auto [seen, address] = walk->seen.back();
+    if (fit_.IsChunkAt(seen, address)) {
+      id = fit_.chunk(seen).end() > walk->at ? seen : fit_.chunk(seen).next;
+      if (id == kNoChunk) return true;
+    } else {
+      walk->seen.pop_back();
+    }
+  }
+  if (id == kNoChunk) {
+    const core::BestFit::Region* const region = fit_.RegionOf(walk->at);
+    if (region == nullptr) return true;  // given back meanwhile
+    id = region->first;
+  }
+  for (; id != kNoChunk; id = fit_.chunk(id).next) {
+    if (left-- == 0) return false;
+    const core::Chunk& chunk = fit_.chunk(id);
+    walk->seen.emplace_back(id, chunk.address);
+    if (chunk.end() <= walk->at) continue;
+    if (chunk.address >= walk->end) return true;
+    Snapshot::Chunk piece = DescribeLocked(id);
+    // What the chunk has of bytes that were told of already stays told.
+    const std::uint64_t told = walk->at - std::min(walk->at, chunk.address);
+    piece.address = PointerTo(chunk.address + told);
+    piece.bytes = std::min(chunk.end(), walk->end) - (chunk.address + told);
+    out->push_back(piece);
+    walk->at = chunk.end();
+  }
+  return true;
 }
 
 void Pool::TellMapped(const RegionWatch::Change& change, MemoryRange range) {

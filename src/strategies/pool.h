@@ -20,6 +20,8 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/best_fit.h"
 #include "core/mutex.h"
@@ -27,13 +29,14 @@
 #include "strategies/counters.h"
 #include "strategies/region_watch.h"
 #include "strategies/registry.h"
+#include "strategies/report_walk.h"
 #include "strategies/stream_order.h"
 
 namespace hbm::strategies {
 
 absl::StatusOr<std::unique_ptr<Allocator>> MakePool(StrategyContext context);
 
-class Pool final : public Allocator {
+class Pool final : public Allocator, public ReportWalk {
  public:
   explicit Pool(StrategyContext context);
   ~Pool() override;
@@ -43,6 +46,8 @@ class Pool final : public Allocator {
 
   // Bytes of host memory that the books take.
   std::size_t BookkeepingBytes() const;
+
+  Snapshot TakeReportSnapshot() const override HBM_EXCLUDES(mutex_);
 
   // For a cache of free blocks in front of the pool: several at once, under one lock.
   // Not for pools with stream order or quarantine.
@@ -116,6 +121,18 @@ class Pool final : public Allocator {
   absl::Status DeallocateOrdered(void* ptr, StreamRef after);
   absl::Status DeallocateHeld(void* ptr, StreamRef last,
                               const absl::StatusOr<StreamOrder::Key>& key);
+  // A walk over a region's chunks that lets go of the lock on the way.
+  struct Walk {
+    std::uint64_t at;                                           // up to where chunks are told of
+    std::uint64_t end;                                          // of the region
+    std::vector<std::pair<core::ChunkId, std::uint64_t>> seen;  // chunks and their addresses
+  };
+  // The most chunks looked at before other threads get the lock: some microseconds.
+  static constexpr std::uint32_t kChunksPerLook = 256;
+  // Goes on for that many chunks; true at the end. Gets no memory where there is room
+  // for as many more.
+  bool WalkLocked(Walk* walk, std::vector<Snapshot::Chunk>* out) const HBM_REQUIRES(mutex_);
+  Snapshot::Chunk DescribeLocked(core::ChunkId id) const HBM_REQUIRES(mutex_);
   void HoldBackLocked(core::ChunkId id, core::OrderId order = core::kSafe) HBM_REQUIRES(mutex_);
   void FreeLocked(core::ChunkId id, core::OrderId order) HBM_REQUIRES(mutex_);
   bool FlushQuarantineLocked() HBM_REQUIRES(mutex_);

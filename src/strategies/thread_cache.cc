@@ -68,6 +68,7 @@ class Shared {
 
   Allocator& pool() { return *pool_; }
   const Allocator& pool() const { return *pool_; }
+  Snapshot TakeReportSnapshot() const { return pool_->TakeReportSnapshot(); }
   core::SharedBlocks& blocks() { return blocks_; }
   std::uint64_t id() const { return id_; }
 
@@ -383,7 +384,7 @@ CachesOfThread::~CachesOfThread() {
   }
 }
 
-class ThreadCached final : public Allocator {
+class ThreadCached final : public Allocator, public ReportWalk {
  public:
   ThreadCached(std::unique_ptr<Pool> pool, std::shared_ptr<MemorySource> source)
       : Allocator(pool->policy()),
@@ -392,6 +393,10 @@ class ThreadCached final : public Allocator {
   ~ThreadCached() override {
     EndSharing();
     shared_->Close();
+  }
+
+  Snapshot TakeReportSnapshot() const override {
+    return SeenByCallers(shared_->TakeReportSnapshot());
   }
 
  private:
@@ -516,8 +521,9 @@ class ThreadCached final : public Allocator {
   }
   void DoResetPeakStats() override { shared_->ResetPeaks(); }
 
-  Snapshot DoTakeSnapshot() const override {
-    Snapshot snapshot = shared_->pool().TakeSnapshot();
+  Snapshot DoTakeSnapshot() const override { return SeenByCallers(shared_->pool().TakeSnapshot()); }
+  // Of the pool's chunks, those that the cache holds are free.
+  Snapshot SeenByCallers(Snapshot snapshot) const {
     for (Snapshot::Region& region : snapshot.regions) {
       for (Snapshot::Chunk& chunk : region.chunks) {
         if (chunk.state != ChunkState::kLive) continue;

@@ -3,6 +3,7 @@
 // What bfc and on_demand do with their source: growth, shortage, giving back.
 #include "strategies/pool.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -319,6 +320,128 @@ TEST(PoolCostTest, BooksTakeAtMost96BytesAChunk) {
     EXPECT_LE(pool.BookkeepingBytes(), 96 * chunks);
     for (void* block : blocks) ASSERT_TRUE(pool.Deallocate(block).ok());
   }
+}
+
+class ReportWalkTest : public ::testing::Test {
+ protected:
+  ReportWalkTest() : pool_(Context()) { EXPECT_TRUE(pool_.Preallocate().ok()); }
+  static strategies::StrategyContext Context() {
+    strategies::StrategyContext context;
+    context.policy.preallocate = true;
+    context.limit = {std::size_t{8} << 40, std::size_t{8} << 40, LimitSource::kMemoryFraction};
+    context.source = *(*OpenDevice("sim:8TiB"))->MakeSource(Policy{});
+    return context;
+  }
+  // Every second block stays.
+  void Fill(int count) {
+    std::vector<void*> gaps;
+    for (int i = 0; i < count; ++i) {
+      const std::size_t bytes = 1 + random_() % kMiB;
+      blocks_[pool_.TryAllocate(bytes)] = bytes;
+      gaps.push_back(pool_.TryAllocate(1 + random_() % kMiB));
+    }
+    for (void* const gap : gaps) ASSERT_TRUE(pool_.Deallocate(gap).ok());
+  }
+
+  strategies::Pool pool_;
+  std::mt19937_64 random_{7};
+  std::map<const void*, std::size_t> blocks_;
+};
+
+TEST_F(ReportWalkTest, ShowsWhatASnapshotShows) {
+  Fill(5000);
+  const Snapshot expected = pool_.TakeSnapshot();
+  const Snapshot walked = pool_.TakeReportSnapshot();
+  ASSERT_EQ(walked.regions.size(), expected.regions.size());
+  for (std::size_t i = 0; i < walked.regions.size(); ++i) {
+    const auto& got = walked.regions[i].chunks;
+    const auto& want = expected.regions[i].chunks;
+    ASSERT_EQ(got.size(), want.size());
+    for (std::size_t j = 0; j < got.size(); ++j) {
+      EXPECT_EQ(got[j].address, want[j].address);
+      EXPECT_EQ(got[j].bytes, want[j].bytes);
+      EXPECT_EQ(got[j].requested_bytes, want[j].requested_bytes);
+      EXPECT_EQ(got[j].state, want[j].state);
+    }
+  }
+}
+
+// Neighbours of what stays are split and merged all the time.
+TEST_F(ReportWalkTest, FindsWhatStaysWhileOthersAllocateAndFree) {
+  Fill(5000);
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> others;
+  for (unsigned seed = 0; seed < 2; ++seed) {
+    others.emplace_back([&, seed] {
+      std::mt19937_64 random(seed);
+      std::vector<void*> mine(2000);
+      while (!stop) {
+        void*& block = mine[random() % mine.size()];
+        EXPECT_TRUE(pool_.Deallocate(block).ok());
+        block = pool_.TryAllocate(1 + random() % (256 * kKiB));
+      }
+      for (void* const block : mine) EXPECT_TRUE(pool_.Deallocate(block).ok());
+    });
+  }
+  for (int round = 0; round < 100; ++round) {
+    const Snapshot walked = pool_.TakeReportSnapshot();
+    std::size_t found = 0;
+    for (const Snapshot::Region& region : walked.regions) {
+      const char* at = static_cast<const char*>(region.range.address);
+      const char* const end = at + region.range.bytes;
+      for (const Snapshot::Chunk& chunk : region.chunks) {
+        ASSERT_EQ(chunk.address, at);
+        at += chunk.bytes;
+        const auto block = blocks_.find(chunk.address);
+        if (block != blocks_.end() && block->second == chunk.requested_bytes) ++found;
+      }
+      ASSERT_EQ(at, end);
+    }
+    ASSERT_EQ(found, blocks_.size());
+  }
+  stop = true;
+  for (std::thread& other : others) other.join();
+}
+
+// Two blocks, at both ends of the others, are made anew in turn, with one number after
+// the other: at no moment are their numbers further apart than one.
+TEST_F(ReportWalkTest, LetsOthersInOnTheWay) {
+  constexpr std::size_t kNumbers = 256;  // that round to one size
+  const auto bytes = [](std::size_t size, std::size_t number) {
+    return size - (kNumbers - 1) + number % kNumbers;
+  };
+  void* const low = pool_.TryAllocate(bytes(3 * kMiB, 0));
+  Fill(20'000);
+  void* const high = pool_.TryAllocate(bytes(5 * kMiB, 0));
+  ASSERT_NE(pool_.TryAllocate(kMiB), nullptr);
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    for (std::size_t number = 1; !stop; ++number) {
+      EXPECT_TRUE(pool_.Deallocate(low).ok());
+      ASSERT_EQ(pool_.TryAllocate(bytes(3 * kMiB, number)), low);
+      EXPECT_TRUE(pool_.Deallocate(high).ok());
+      ASSERT_EQ(pool_.TryAllocate(bytes(5 * kMiB, number)), high);
+    }
+  });
+  const auto apart = [&](const Snapshot& snapshot) {
+    std::size_t first = 0;
+    std::size_t second = 0;
+    for (const Snapshot::Chunk& chunk : snapshot.regions.at(0).chunks) {
+      if (chunk.address == low) first = chunk.requested_bytes;
+      if (chunk.address == high) second = chunk.requested_bytes;
+    }
+    if (first == 0 || second == 0) return std::size_t{0};  // free just now
+    return (first + 2 * kMiB - second + kNumbers) % kNumbers;
+  };
+  // On a busy machine the two threads may not run at once: one time is enough.
+  bool was_let_in = false;
+  for (int round = 0; round < 1000 && !was_let_in; ++round) {
+    ASSERT_LE(apart(pool_.TakeSnapshot()), 1u);
+    was_let_in = apart(pool_.TakeReportSnapshot()) > 1;
+  }
+  EXPECT_TRUE(was_let_in);
+  stop = true;
+  other.join();
 }
 
 }  // namespace
