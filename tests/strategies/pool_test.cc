@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/best_fit.h"
 #include "gtest/gtest.h"
 #include "hbmalloc/hbmalloc.h"
 #include "policy/pool_limit.h"
@@ -442,6 +443,22 @@ TEST_F(ReportWalkTest, LetsOthersInOnTheWay) {
   EXPECT_TRUE(was_let_in);
   stop = true;
   other.join();
+}
+
+TEST(ReportWalkIdsTest, AMergedChunkIsNoLongerAtItsAddress) {
+  core::BestFit fit(core::BestFit::Options{});
+  ASSERT_TRUE(fit.AddRegion(kMiB, kMiB));
+  core::BestFit::Request request;
+  request.requested = request.rounded = 64 * kKiB;
+  const core::ChunkId first = fit.Allocate(request);
+  const core::ChunkId second = fit.Allocate(request);
+  ASSERT_TRUE(fit.IsChunkAt(second, kMiB + 64 * kKiB));
+  for (const core::ChunkId id : {first, second}) {
+    ASSERT_EQ(fit.TakeLive(fit.chunk(id).address), id);
+    fit.Free(id);
+  }
+  EXPECT_TRUE(fit.IsChunkAt(first, kMiB));
+  EXPECT_FALSE(fit.IsChunkAt(second, kMiB + 64 * kKiB));
 }
 
 }  // namespace
