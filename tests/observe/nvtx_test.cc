@@ -26,7 +26,9 @@ void AllocateAndExit(const char* library, const std::string& log) {
 
 std::string RangesWith(const char* library) {
   ::testing::FLAGS_gtest_death_test_style = "threadsafe";
-  const std::string log = std::string(::testing::TempDir()) + "/hbm_nvtx.log";
+  // The test's own: others run at the same time.
+  const std::string log = std::string(::testing::TempDir()) + "/hbm_nvtx_" +
+                          ::testing::UnitTest::GetInstance()->current_test_info()->name() + ".log";
   std::remove(log.c_str());
   EXPECT_EXIT(AllocateAndExit(library, log), ::testing::ExitedWithCode(0), "");
   std::stringstream text;

@@ -263,7 +263,7 @@ class ReplayTest(unittest.TestCase):
         took = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         self.assertTrue({"bfc", "on_demand", "platform"} <= {r["strategy"] for r in results})
         self.assertIn("left out: cuda_async", self.err)
-        if "HBMALLOC_SANITIZED" not in os.environ:
+        if "SANITIZED_TESTS" not in os.environ:
             self.assertLess(took, 2.0)
 
     # ---- Formats ------------------------------------------------------------------------------
