@@ -232,7 +232,6 @@ std::size_t Pool::BookkeepingBytes() const {
 inline void* Pool::AllocateLocked(const core::BestFit::Request& request) {
   const ChunkId id = fit_.Allocate(request);
   if (HBM_UNLIKELY(id == kNoChunk)) return nullptr;
-  if (order_ != nullptr) order_->NoteTakenLocked(request.order);
   const core::Chunk& chunk = fit_.chunk(id);
   counters_.Allocated(chunk.size, request.requested);
   return PointerTo(chunk.address);
@@ -527,7 +526,6 @@ absl::Status Pool::DeallocateOrdered(void* ptr, StreamRef after) {
     if (HBM_LIKELY(!after.is_handle() && order_->IsOneStreamLocked() && quarantine_bytes_ == 0)) {
       const ChunkId id = fit_.TakeLive(AddressOf(ptr));
       if (HBM_UNLIKELY(id == kNoChunk)) return absl::CancelledError();
-      order_->NoteFreedLocked(core::kSafe);
       const core::Chunk& chunk = fit_.chunk(id);
       counters_.Freed(chunk.size, chunk.requested());
       fit_.FreePlain(id);
@@ -547,7 +545,6 @@ absl::Status Pool::DeallocateOrdered(void* ptr, StreamRef after) {
     }
     if (HBM_LIKELY(order != StreamOrder::kUnknown && !order_->HasUsesLocked(id))) {
       fit_.TakeLive(AddressOf(ptr));
-      order_->NoteFreedLocked(fit_.OrderOf(id));
       const core::Chunk& chunk = fit_.chunk(id);
       counters_.Freed(chunk.size, chunk.requested());
       if (HBM_UNLIKELY(quarantine_bytes_ != 0)) {
@@ -579,7 +576,6 @@ absl::Status Pool::DeallocateHeld(void* ptr, StreamRef last,
     if (id == kNoChunk) return absl::CancelledError();
     const core::Chunk& chunk = fit_.chunk(id);
     counters_.Freed(chunk.size, chunk.requested());
-    order_->NoteFreedLocked(fit_.OrderOf(id));
     order_->HoldLocked(id);
   }
   order_->MarkHeld(id, last, key.ok());
@@ -588,7 +584,6 @@ absl::Status Pool::DeallocateHeld(void* ptr, StreamRef last,
 
 void Pool::FreeLocked(ChunkId id, core::OrderId order) {
   if (order_ != nullptr) {
-    order_->NoteFreedLocked(order);
     order_->FreeLocked(id, order);
   } else {
     fit_.Free(id);
@@ -597,7 +592,6 @@ void Pool::FreeLocked(ChunkId id, core::OrderId order) {
 
 void Pool::HoldBackLocked(ChunkId id, core::OrderId order) {
   fit_.Hold(id);
-  if (order_ != nullptr) order_->NoteTakenLocked(order);
   quarantine_.push_back({id, order});
   quarantined_ += fit_.chunk(id).size;
   while (quarantined_ > quarantine_bytes_) {

@@ -65,33 +65,16 @@ StreamOrder::Key StreamOrder::IdentifyCaptured(StreamRef stream, Key key) {
   return key;
 }
 
-// Programs may make a stream for each piece of work: the books stay as small as what is
-// in use at once. Nothing is left of an order if no block was allocated in it, and
-// nothing freed in it waits; a stream that has it and comes back is introduced anew.
-// The first order stays: it also stands for blocks of the time of one stream.
-OrderId StreamOrder::OrderToReuseLocked() const {
-  OrderId order = 2;
-  for (; order < streams_.size(); ++order) {
-    const Stream& stream = streams_[order];
-    if (stream.key != kLegacyKey && stream.live == 0 && stream.marks.empty() &&
-        fit_.FreeBytes(order) == 0) {
-      return order;
-    }
-  }
-  return static_cast<OrderId>(streams_.size() == 1 ? 1 : order);
-}
-
 absl::StatusOr<OrderId> StreamOrder::AddLocked(StreamRef stream, Key key) {
-  OrderId order = OrderToReuseLocked();
+  // Never the number of a stream that is gone: requests and marks of other threads that
+  // still go by it would then be taken for the newcomer's.
+  const OrderId order = static_cast<OrderId>(streams_.size());
   if (!fit_.EnsureOrder(order)) {
     return absl::ResourceExhaustedError("the host has no memory for a stream's books");
   }
-  if (order == streams_.size()) streams_.emplace_back();
-  streams_[order].key = key;
-  streams_[order].handle = stream.value();
-  streams_[order].unmarked = 0;
-  streams_[order].unmarked_bytes = 0;
-  cached_key_ = kNoKey;
+  Stream& added = streams_.emplace_back();
+  added.key = key;
+  added.handle = stream.value();
   return OrderLocked(order);
 }
 

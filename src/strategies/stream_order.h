@@ -95,11 +95,6 @@ class StreamOrder {
   // Makes a stream known. Calls the driver.
   absl::StatusOr<core::OrderId> Introduce(StreamRef stream, Key key);
 
-  // A block of this order becomes live, or no longer is. An order that nothing is left
-  // of is given to the next new stream.
-  void NoteTakenLocked(core::OrderId order) { ++streams_[order].live; }
-  void NoteFreedLocked(core::OrderId order) { --streams_[order].live; }
-
   // Frees a taken chunk in order. True: Mark is due.
   bool FreeLocked(core::ChunkId id, core::OrderId order);
   // Records how far a stream has come. The stream's handle is valid now.
@@ -140,7 +135,6 @@ class StreamOrder {
     std::uint64_t last_sequence = 0;  // of its latest free
     std::uint64_t unmarked_bytes = 0;
     int unmarked = 0;
-    std::uint64_t live = 0;   // blocks
     std::deque<Mark_> marks;  // sequence rising
   };
   struct Use {
@@ -165,7 +159,6 @@ class StreamOrder {
   absl::Status Join(bool is_captured) HBM_REQUIRES(slow_mutex_);
   Key IdentifyCaptured(StreamRef stream, Key key);
   absl::StatusOr<core::OrderId> AddLocked(StreamRef stream, Key key);
-  core::OrderId OrderToReuseLocked() const;
   void PushMarkLocked(Stream& stream, Mark_ mark);
   // Marks the legacy default stream if there is anything to mark.
   void MarkLegacy(absl::Status* capture) HBM_REQUIRES(slow_mutex_);
