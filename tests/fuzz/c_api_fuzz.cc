@@ -13,29 +13,18 @@
 #include <vector>
 
 #include "hbmalloc/c_api.h"
+#include "tests/fuzz/fuzz_input.h"
 
 namespace {
 
-void RequireAt(bool condition, int line) {
-  if (condition) return;
-  std::fprintf(stderr, "line %d is broken\n", line);
-  std::abort();
-}
-#define Require(condition) RequireAt(condition, __LINE__)
-
-class Input {
+class Input : public hbm::testing::FuzzInput {
  public:
-  Input(const std::uint8_t* data, std::size_t size) : data_(data), size_(size) {}
-  bool empty() const { return size_ == 0; }
-  std::uint8_t Byte() {
-    if (size_ == 0) return 0;
-    --size_;
-    return *data_++;
-  }
+  using FuzzInput::FuzzInput;
   // Small ones mostly, and those that are near an edge.
   std::uint64_t Number() {
     const std::uint8_t kind = Byte();
-    const std::uint64_t value = Byte() | std::uint64_t{Byte()} << 8;
+    const std::uint64_t low = Byte();
+    const std::uint64_t value = low | std::uint64_t{Byte()} << 8;
     switch (kind % 8) {
       case 0:
         return value & 0xFF;
@@ -57,17 +46,13 @@ class Input {
   }
   std::string Line() {
     std::string line;
-    while (size_ != 0) {
+    while (!empty()) {
       const char next = static_cast<char>(Byte());
       if (next == '\n' || next == '\0') break;
       line += next;
     }
     return line;
   }
-
- private:
-  const std::uint8_t* data_;
-  std::size_t size_;
 };
 
 hbm_status Checked(hbm_status status) {

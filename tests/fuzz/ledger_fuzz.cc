@@ -19,19 +19,13 @@
 
 #include "hbmalloc/log.h"
 #include "sharing/ledger.h"
+#include "tests/fuzz/fuzz_input.h"
 #include "tests/support/sharing_dir.h"
 
 namespace {
 
 constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
 constexpr std::uint64_t kCapacity = 80 * kGiB;
-
-void RequireAt(bool condition, int line) {
-  if (condition) return;
-  std::fprintf(stderr, "line %d is broken\n", line);
-  std::abort();
-}
-#define Require(condition) RequireAt(condition, __LINE__)
 
 hbm::sharing::Terms FirstCome() {
   hbm::sharing::Terms terms;

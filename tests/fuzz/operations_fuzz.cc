@@ -15,15 +15,9 @@
 #include <utility>
 
 #include "hbmalloc/hbmalloc.h"
+#include "tests/fuzz/fuzz_input.h"
 
 namespace {
-
-void RequireAt(bool condition, int line) {
-  if (condition) return;
-  std::fprintf(stderr, "line %d is broken\n", line);
-  std::abort();
-}
-#define Require(condition) RequireAt(condition, __LINE__)
 
 constexpr std::array<const char*, 14> kPolicies = {"bfc",
                                                    "on_demand",
@@ -42,34 +36,24 @@ constexpr std::array<const char*, 14> kPolicies = {"bfc",
 constexpr std::array<const char*, 5> kDevices = {"sim:8MiB", "sim:64MiB,lag=1ms", "host:8MiB",
                                                  "host:32MiB", "sim:256MiB,used=200MiB"};
 
-class Bytes {
+class Bytes : public hbm::testing::FuzzInput {
  public:
-  Bytes(const std::uint8_t* data, std::size_t size) : data_(data), size_(size) {}
-  bool empty() const { return size_ == 0; }
-  std::uint8_t Next() {
-    if (size_ == 0) return 0;
-    --size_;
-    return *data_++;
-  }
+  using FuzzInput::FuzzInput;
   // All magnitudes, and around powers of two.
   std::size_t Size() {
-    const std::uint8_t shape = Next();
+    const std::uint8_t shape = Byte();
     const std::size_t power = std::size_t{1} << (shape & 63);
     switch (shape >> 6) {
       case 0:
-        return Next();
+        return Byte();
       case 1:
-        return std::size_t{Next()} << (shape % 16);
+        return std::size_t{Byte()} << (shape % 16);
       case 2:
-        return power + Next() - 128;
+        return power + Byte() - 128;
       default:
-        return (power >> 40 == 0 ? power : 4096) + Next();
+        return (power >> 40 == 0 ? power : 4096) + Byte();
     }
   }
-
- private:
-  const std::uint8_t* data_;
-  std::size_t size_;
 };
 
 struct Shadow {
@@ -87,7 +71,7 @@ class Run {
 
   void Step(Bytes& bytes) {
     if (allocator_ == nullptr) return;
-    switch (bytes.Next() % 16) {
+    switch (bytes.Byte() % 16) {
       case 0:
         allocator_->Trim({bytes.Size(), absl::ZeroDuration()}).status().IgnoreError();
         break;
@@ -102,7 +86,7 @@ class Run {
         break;
       case 4:
         if (auto* const clock = device_->simulated_clock()) {
-          clock->AdvanceTo(clock->Now() + absl::Microseconds(std::uint32_t{bytes.Next()} * 16));
+          clock->AdvanceTo(clock->Now() + absl::Microseconds(std::uint32_t{bytes.Byte()} * 16));
         }
         break;
       case 5:
@@ -132,7 +116,7 @@ class Run {
   using Live = std::map<std::uintptr_t, Shadow>;
 
   static hbm::StreamRef Stream(Bytes& bytes) {
-    const std::uint8_t choice = bytes.Next();
+    const std::uint8_t choice = bytes.Byte();
     if (choice % 8 == 7) return hbm::StreamRef::Synchronized();
     return hbm::StreamRef::FromHandle(reinterpret_cast<void*>(std::uintptr_t{choice} % 4));
   }
@@ -140,7 +124,7 @@ class Run {
   void Allocate(Bytes& bytes) {
     hbm::AllocateOptions options;
     const std::size_t size = bytes.Size();
-    const std::uint8_t flags = bytes.Next();
+    const std::uint8_t flags = bytes.Byte();
     if (flags % 8 == 0) options.alignment = bytes.Size();
     options.contiguous = flags % 16 == 1;
     if (flags % 4 == 2) options.stream = Stream(bytes);
@@ -180,13 +164,13 @@ class Run {
   }
 
   Live::iterator Choose(Bytes& bytes) {
-    return std::next(live_.begin(), static_cast<std::ptrdiff_t>(bytes.Next() % live_.size()));
+    return std::next(live_.begin(), static_cast<std::ptrdiff_t>(bytes.Byte() % live_.size()));
   }
 
   void Free(Bytes& bytes) {
     if (live_.empty()) return;
     const auto block = Choose(bytes);
-    FreeAt(block, bytes.Next() % 4 == 0 ? Stream(bytes) : hbm::StreamRef::OfAllocation());
+    FreeAt(block, bytes.Byte() % 4 == 0 ? Stream(bytes) : hbm::StreamRef::OfAllocation());
   }
 
   void Record(Bytes& bytes) {
@@ -258,8 +242,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static const bool quiet = (hbm::SetLogSink(nullptr), true);
   Require(quiet);
   Bytes bytes(data, size);
-  const std::string policy = kPolicies[bytes.Next() % kPolicies.size()];
-  const std::string device = kDevices[bytes.Next() % kDevices.size()];
+  const std::string policy = kPolicies[bytes.Byte() % kPolicies.size()];
+  const std::string device = kDevices[bytes.Byte() % kDevices.size()];
   const bool readable = device.compare(0, 4, "host") == 0;
   Run run(policy, device, readable);
   for (int step = 0; !bytes.empty() && step < 2000; ++step) run.Step(bytes);

@@ -11,15 +11,9 @@
 #include "hbmalloc/policy.h"
 #include "policy/environment.h"
 #include "policy/variables.h"
+#include "tests/fuzz/fuzz_input.h"
 
 namespace {
-
-void RequireAt(bool condition, int line) {
-  if (condition) return;
-  std::fprintf(stderr, "line %d is broken\n", line);
-  std::abort();
-}
-#define Require(condition) RequireAt(condition, __LINE__)
 
 void CheckText(std::string_view text) {
   const absl::StatusOr<hbm::Policy> policy = hbm::ParsePolicy(text);
