@@ -15,6 +15,8 @@
 
 #include <signal.h>
 
+#include <initializer_list>
+
 namespace hbm::core {
 
 class SignalsBlocked {

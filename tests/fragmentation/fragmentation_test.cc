@@ -88,6 +88,25 @@ void SmallSurvivor(Heap& heap) {
   heap.Free(heap.Get(1024 * kMiB));
 }
 
+// Something small stays in the middle of what was free, and all of it is wanted again.
+void SurvivorInTheMiddle(Heap& heap) {
+  for (int cycle = 0; cycle < 10; ++cycle) {
+    void* const below = heap.Get(512 * kMiB);
+    heap.Get(10 * 1024);
+    void* const above = heap.Get(512 * kMiB);
+    heap.Free(below);
+    heap.Free(above);
+    heap.Free(heap.Get(1024 * kMiB));
+  }
+}
+
+// What is live grows to a little more than a power of two.
+void JustOverAPowerOfTwo(Heap& heap) {
+  std::vector<void*> blocks;
+  for (int i = 0; i <= 1024; ++i) blocks.push_back(heap.Get(16 * kMiB));
+  for (void* const block : blocks) heap.Free(block);
+}
+
 // Every other block is freed, then twice the size is asked for.
 void Checkerboard(Heap& heap) {
   std::vector<void*> blocks(1024);
@@ -160,6 +179,8 @@ const std::vector<Pattern> kPatterns = {
     {"grow by one token", &GrowByOneToken, {1.7, 1.9, 1.1, 1.1, 1.1}},
     {"just over and under half", &AroundHalf, {1.05, 2.2, 1.05, 1.05, 1.05}},
     {"small survivor", &SmallSurvivor, {1.05, 2.05, 1.05, 1.05, 1.05}},
+    {"survivor in the middle", &SurvivorInTheMiddle, {1.55, 2.05, 1.05, 1.05, 1.05}},
+    {"just over a power of two", &JustOverAPowerOfTwo, {1.05, 2.05, 1.05, 1.05, 1.05}},
     {"checkerboard", &Checkerboard, {1.55, 2.05, 1.05, 1.35, 1.05}},
     {"Robson", &Robson, {9, 16.5, 8.5, 8, 8}},
 };

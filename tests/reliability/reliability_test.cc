@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every test that docs/reliability.md names exists.
+// Every test that docs/reliability.md and docs/bug-classes.md name exists.
 #include <filesystem>
 #include <fstream>
 #include <regex>
@@ -31,8 +31,9 @@ std::string AllTests() {
   return all;
 }
 
-TEST(ReliabilityPage, EveryPromiseNamesATestThatExists) {
-  const std::string page = Read(testing::SourcePath("docs/reliability.md"));
+// The tests that a page names, each of which must exist; how many there are.
+int CheckNames(const char* path) {
+  const std::string page = Read(testing::SourcePath(path));
   const std::string tests = AllTests();
   int named = 0;
   const std::regex gtest_name("`([A-Za-z]+)\\.([A-Za-z0-9]+)`");
@@ -43,11 +44,19 @@ TEST(ReliabilityPage, EveryPromiseNamesATestThatExists) {
     for (const char* kind : {"TEST(", "TEST_F(", "TEST_P("}) {
       exists |= tests.find(kind + suite + ", " + test + ")") != std::string::npos;
     }
-    EXPECT_TRUE(exists) << suite << "." << test;
+    EXPECT_TRUE(exists) << path << ": " << suite << "." << test;
     ++named;
   }
-  EXPECT_GT(named, 40);
-  EXPECT_NE(tests.find("NAME fuzz_${target}_corpus"), std::string::npos);
+  return named;
+}
+
+TEST(ReliabilityPage, EveryPromiseNamesATestThatExists) {
+  EXPECT_GT(CheckNames("docs/reliability.md"), 40);
+  EXPECT_NE(AllTests().find("NAME fuzz_${target}_corpus"), std::string::npos);
+}
+
+TEST(BugClassesPage, EveryClassNamesATestThatExists) {
+  EXPECT_GT(CheckNames("docs/bug-classes.md"), 40);
 }
 
 TEST(ReliabilityPage, EveryRowHasOne) {
